@@ -1,0 +1,1 @@
+"""Qwen3 controllers that repair bytecode programs, and how they learn."""

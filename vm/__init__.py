@@ -1,0 +1,15 @@
+"""A typed bytecode machine, its tasks and its oracle, as pure functions over arrays."""
+
+from vm.types import DEFAULT_SETTINGS as DEFAULT_SETTINGS
+from vm.types import Examples as Examples
+from vm.types import Program as Program
+from vm.types import Result as Result
+from vm.types import Settings as Settings
+from vm.types import Status as Status
+from vm.types import Trace as Trace
+from vm.types import Type as Type
+from vm.types import Value as Value
+from vm.types import blank_program as blank_program
+from vm.types import from_python as from_python
+from vm.types import to_python as to_python
+from vm.types import values_equal as values_equal
