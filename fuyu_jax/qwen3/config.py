@@ -1,0 +1,145 @@
+"""Sizes of a Qwen3 model, read from a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+)
+
+
+@dataclass(frozen=True)
+class Qwen3Config:
+    """Static sizes of a dense Qwen3 decoder, named as in `config.json`. Hashable.
+
+    Attributes:
+      vocab_size: rows of the embedding (V); may exceed the tokenizer's length.
+      hidden_size: width of the residual stream (d).
+      intermediate_size: width of the SwiGLU block (F).
+      num_hidden_layers: decoder layers.
+      num_attention_heads: query heads (H).
+      num_key_value_heads: key/value heads (Hkv); H is a multiple of it.
+      head_dim: width of one head (D); its own number, not hidden_size / num_attention_heads.
+      rope_theta: base of the rotary frequencies.
+      rms_norm_eps: added to the mean square in every norm.
+      tie_word_embeddings: whether the output head is the embedding.
+      initializer_range: standard deviation of freshly drawn weights.
+
+    Raises:
+      ValueError: where a size is not positive, heads do not group evenly, or `head_dim` is odd.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rope_theta: float
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no Qwen3 can have."""
+        for name in _SIZES:
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name} is {size!r}; a Qwen3 config needs a positive whole number there.")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
+                f"{self.num_key_value_heads}; every key/value head serves the same number of query heads."
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}; rotary embeddings turn pairs, so use an even number.")
+        for name in ("rope_theta", "rms_norm_eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; use a number above 0.")
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any]) -> Qwen3Config:
+        """Read the entries of a `config.json`, with the RoPE base under `rope_theta` or in `rope_parameters`.
+
+        Raises:
+          ValueError: where an entry is missing, or asks for something this port does not compute.
+        """
+        _refuse_unsupported(entries)
+        missing = [name for name in _SIZES if entries.get(name) is None]
+        if missing:
+            raise ValueError(f"config.json has no {missing[0]!r}; add it, a Qwen3 config states it as a number.")
+        rope = entries.get("rope_parameters") or {}
+        theta = rope.get("rope_theta", entries.get("rope_theta"))
+        if theta is None:
+            raise ValueError("config.json has neither 'rope_theta' nor 'rope_parameters'; add the RoPE base.")
+        return cls(
+            **{name: entries[name] for name in _SIZES},
+            rope_theta=float(theta),
+            rms_norm_eps=float(entries.get("rms_norm_eps", 1e-6)),
+            tie_word_embeddings=bool(entries.get("tie_word_embeddings", False)),
+            initializer_range=float(entries.get("initializer_range", 0.02)),
+        )
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Qwen3Config:
+        """Read `config.json` in a model folder.
+
+        Raises:
+          ValueError: where the file is absent or not JSON, or as `from_dict`.
+        """
+        path = Path(folder) / "config.json"
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"{path} does not exist; a model folder holds config.json beside its weights.") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not JSON ({error}); copy the model's config.json again.") from None
+        if not isinstance(entries, dict):
+            raise ValueError(f"{path} holds a {type(entries).__name__}, not an object; copy the file again.")
+        return cls.from_dict(entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entries of a `config.json` that `transformers` reads as the same model."""
+        return {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            **{name: getattr(self, name) for name in _SIZES},
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.rms_norm_eps,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "initializer_range": self.initializer_range,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "use_sliding_window": False,
+        }
+
+
+def _refuse_unsupported(entries: Mapping[str, Any]) -> None:
+    """Stop at the first entry that changes what the model computes and that this port does not follow."""
+    model_type = entries.get("model_type")
+    if model_type != "qwen3":
+        raise ValueError(f"model_type is {model_type!r}; only dense 'qwen3' models are supported.")
+    if entries.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"hidden_act {entries['hidden_act']!r} is not supported; Qwen3 uses 'silu'.")
+    if entries.get("attention_bias"):
+        raise ValueError("attention_bias true is not supported; Qwen3's projections have no bias.")
+    rope = entries.get("rope_parameters") or {}
+    scaling = entries.get("rope_scaling") or {}
+    rope_type = rope.get("rope_type") or scaling.get("rope_type") or scaling.get("type") or "default"
+    if rope_type != "default":
+        raise ValueError(f"RoPE scaling {rope_type!r} is not supported; use a config with plain RoPE.")
+    sliding = entries.get("use_sliding_window") and entries.get("sliding_window") is not None
+    if sliding or "sliding_attention" in (entries.get("layer_types") or ()):
+        raise ValueError("sliding-window attention is not supported; use a config with use_sliding_window false.")

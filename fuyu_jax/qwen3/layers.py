@@ -1,0 +1,163 @@
+"""The arithmetic of a Qwen3 decoder layer as pure functions of arrays.
+
+Tokens come as `[B, S, N, d]`: S independent segments of N tokens for each of B prompts. A plain sequence is the case
+S = 1 without a prompt. Kernels are `(in, out)`. Sources: Qwen3 technical report (arXiv 2505.09388), RMSNorm
+(arXiv 1910.07467), RoPE (arXiv 2104.09864), grouped-query attention (arXiv 2305.13245), SwiGLU (arXiv 2002.05202).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fuyu_jax.qwen3.config import Qwen3Config
+
+_MASKED = float(np.finfo(np.float32).min)
+
+
+class LayerWeights(NamedTuple):
+    """Weights of one decoder layer; with a leading axis, of all layers."""
+
+    input_norm: jax.Array  # [d]
+    q_proj: jax.Array  # [d, H * D]
+    k_proj: jax.Array  # [d, Hkv * D]
+    v_proj: jax.Array  # [d, Hkv * D]
+    q_norm: jax.Array  # [D]
+    k_norm: jax.Array  # [D]
+    o_proj: jax.Array  # [H * D, d]
+    post_attention_norm: jax.Array  # [d]
+    gate_proj: jax.Array  # [d, F]
+    up_proj: jax.Array  # [d, F]
+    down_proj: jax.Array  # [F, d]
+
+
+def layer_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
+    """Shape of each weight of one layer, under its name in `LayerWeights`."""
+    width, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    return {
+        "input_norm": (width,),
+        "q_proj": (width, queries),
+        "k_proj": (width, keys),
+        "v_proj": (width, keys),
+        "q_norm": (head,),
+        "k_norm": (head,),
+        "o_proj": (queries, width),
+        "post_attention_norm": (width,),
+        "gate_proj": (width, inner),
+        "up_proj": (width, inner),
+        "down_proj": (inner, width),
+    }
+
+
+class KeyValues(NamedTuple):
+    """Keys (after norm and RoPE) and values of tokens: `[..., T, Hkv, D]` each."""
+
+    keys: jax.Array
+    values: jax.Array
+
+
+def project(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x @ kernel` in the dtype of `x`: `[..., in]` times `(in, out)` gives `[..., out]`."""
+    return x @ kernel.astype(x.dtype)
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+    """Root-mean-square norm over the last axis, in the dtype of `x`.
+
+    The mean square is float32; the normalised value is cast back before it meets `scale`, as in the reference model.
+    """
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    return normed.astype(x.dtype) * jnp.expand_dims(scale.astype(x.dtype), tuple(range(x.ndim - 1)))
+
+
+def rope_angles(positions: jax.Array, config: Qwen3Config) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of the rotary phases, float32 `[..., D / 2]`, of int32 positions `[...]`."""
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequencies = jnp.asarray(1.0 / np.float32(config.rope_theta) ** exponents)  # [D / 2]
+    frequencies = jnp.expand_dims(frequencies, tuple(range(positions.ndim)))
+    phases = positions[..., None].astype(jnp.float32) * frequencies  # [..., D / 2]
+    return jnp.cos(phases), jnp.sin(phases)
+
+
+def apply_rope(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotate heads `[..., heads, D]` by phases `[..., D / 2]`; element i pairs with element i + D / 2. Float32."""
+    cos, sin = (a[..., None, :] for a in angles)  # [..., 1, D / 2]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
+
+
+def attend(
+    queries: jax.Array, own: KeyValues, own_mask: jax.Array, prompt: KeyValues | None, prompt_mask: jax.Array | None
+) -> jax.Array:
+    """Grouped-query attention of segments over their prompt and themselves, with one softmax over both.
+
+    Args:
+      queries: scaled queries `[B, S, N, Hkv, G, D]`; query head h reads key/value head h // G.
+      own: keys and values of the segments, `[B, S, N, Hkv, D]`.
+      own_mask: bool `[B or 1, S or 1, N, N]`, True where row i attends to token j of its segment.
+      prompt: keys and values of the prompts, `[B, P, Hkv, D]`, shared by the S segments.
+      prompt_mask: bool `[B, P]`, True at the prompt's real tokens.
+
+    Returns:
+      `[B, S, N, Hkv, G, D]`, in the dtype of the queries.
+    """
+    scores = jnp.einsum("bsnkgd,bsmkd->bksgnm", queries, own.keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(own_mask[:, None, :, None], scores, _MASKED)
+    if prompt is None:
+        weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
+        return jnp.einsum("bksgnm,bsmkd->bsnkgd", weights, own.values)
+    assert prompt_mask is not None
+    length = prompt.keys.shape[1]
+    before = jnp.einsum("bsnkgd,bpkd->bksgnp", queries, prompt.keys, preferred_element_type=jnp.float32)
+    before = jnp.where(prompt_mask[:, None, None, None, None], before, _MASKED)
+    weights = jax.nn.softmax(jnp.concatenate((before, scores), axis=-1), axis=-1).astype(queries.dtype)
+    from_prompt = jnp.einsum("bksgnp,bpkd->bsnkgd", weights[..., :length], prompt.values)
+    return from_prompt + jnp.einsum("bksgnm,bsmkd->bsnkgd", weights[..., length:], own.values)
+
+
+def decoder_layer(
+    x: jax.Array,
+    weights: LayerWeights,
+    angles: tuple[jax.Array, jax.Array],
+    own_mask: jax.Array,
+    prompt: KeyValues | None,
+    prompt_mask: jax.Array | None,
+    config: Qwen3Config,
+) -> tuple[jax.Array, KeyValues]:
+    """One pre-norm decoder layer: attention, then SwiGLU, each added to the residual stream.
+
+    Args:
+      x: tokens `[B, S, N, d]`.
+      weights: this layer's weights.
+      angles: cosine and sine `[B, S, N, D / 2]` of the tokens' positions.
+      own_mask: as in `attend`.
+      prompt: as in `attend`.
+      prompt_mask: as in `attend`.
+      config: sizes.
+
+    Returns:
+      The new `[B, S, N, d]`, and this layer's keys and values `[B, S, N, Hkv, D]`.
+    """
+    batch, segments, length, _ = x.shape
+    heads, groups, width = config.num_key_value_heads, config.num_attention_heads, config.head_dim
+    eps = config.rms_norm_eps
+
+    normed = rms_norm(x, weights.input_norm, eps)
+    q = project(normed, weights.q_proj).reshape(batch, segments, length, groups, width)
+    k = project(normed, weights.k_proj).reshape(batch, segments, length, heads, width)
+    v = project(normed, weights.v_proj).reshape(batch, segments, length, heads, width)
+    # The 1 / sqrt(D) of the scores goes into the queries, where it is cheaper and still float32.
+    q = (apply_rope(rms_norm(q, weights.q_norm, eps), angles) * width**-0.5).astype(x.dtype)
+    own = KeyValues(apply_rope(rms_norm(k, weights.k_norm, eps), angles).astype(x.dtype), v)
+    grouped = q.reshape(batch, segments, length, heads, groups // heads, width)
+    mixed = attend(grouped, own, own_mask, prompt, prompt_mask)
+    x = x + project(mixed.reshape(batch, segments, length, groups * width), weights.o_proj)
+
+    normed = rms_norm(x, weights.post_attention_norm, eps)
+    gated = jax.nn.silu(project(normed, weights.gate_proj)) * project(normed, weights.up_proj)
+    return x + project(gated, weights.down_proj), own

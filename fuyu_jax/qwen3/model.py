@@ -1,0 +1,204 @@
+"""Qwen3 as a Flax NNX module: stacked weights on the surface, one pure layer function under `lax.scan` inside."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from fuyu_jax.qwen3.config import Qwen3Config
+from fuyu_jax.qwen3.layers import (
+    KeyValues,
+    LayerWeights,
+    decoder_layer,
+    layer_shapes,
+    project,
+    rms_norm,
+    rope_angles,
+)
+
+
+class PromptCache(NamedTuple):
+    """Keys and values of encoded prompts, for segments that follow them.
+
+    Attributes:
+      k: keys after norm and RoPE, `[layers, B, P, Hkv, D]`.
+      v: values, `[layers, B, P, Hkv, D]`.
+      mask: bool `[B, P]`, True at real tokens.
+      length: int32 `[B]`, number of real tokens; a segment's positions start here.
+    """
+
+    k: jax.Array
+    v: jax.Array
+    mask: jax.Array
+    length: jax.Array
+
+
+def token_positions(mask: jax.Array) -> jax.Array:
+    """Position of each token counted over real tokens only: int32 `[B, T]` from a bool mask `[B, T]`.
+
+    The first real token is 0 wherever the padding stands; padding repeats the position before it, at least 0.
+    """
+    return jnp.maximum(jnp.cumsum(mask.astype(jnp.int32), axis=-1) - 1, 0)
+
+
+class DecoderLayers(nnx.Module):
+    """All decoder layers: one `nnx.Param` for each weight of `LayerWeights`, stacked as `[layers, ...]`."""
+
+    def __init__(self, config: Qwen3Config, *, rngs: nnx.Rngs, param_dtype: jnp.dtype) -> None:
+        """Draw kernels from a normal distribution and set norms to 1."""
+        for name, shape in layer_shapes(config).items():
+            stacked = (config.num_hidden_layers, *shape)
+            if name.endswith("_norm"):
+                value = jnp.ones(stacked, param_dtype)
+            else:
+                value = _normal(rngs, stacked, config, param_dtype)
+            setattr(self, name, nnx.Param(value))
+
+    def weights(self) -> LayerWeights:
+        """The raw stacked arrays."""
+        return LayerWeights(*(getattr(self, name)[...] for name in LayerWeights._fields))
+
+
+class Qwen3(nnx.Module):
+    """Decoder-only transformer of the dense Qwen3 family.
+
+    `nnx.split` it once and `jax.jit` a function of its state: all methods are pure in the parameters.
+
+    Args:
+      config: sizes.
+      rngs: source of the initial weights, e.g. `nnx.Rngs(jax.random.key(0, impl="threefry2x32"))`.
+      dtype: dtype of the computation; RoPE phases, norm statistics and softmax stay float32 in any case.
+      param_dtype: dtype of the parameters.
+      remat: recompute each layer in the backward pass instead of storing its inner activations.
+    """
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        *,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype = jnp.float32,
+        param_dtype: jnp.dtype = jnp.float32,
+        remat: bool = True,
+    ) -> None:
+        """Draw fresh weights as Hugging Face does: normal with `initializer_range`, norms 1."""
+        self.config = config
+        self.dtype = jnp.dtype(dtype)
+        self.remat = remat
+        table = (config.vocab_size, config.hidden_size)
+        self.embed_tokens = nnx.Param(_normal(rngs, table, config, param_dtype))
+        self.layers = DecoderLayers(config, rngs=rngs, param_dtype=param_dtype)
+        self.norm = nnx.Param(jnp.ones(config.hidden_size, param_dtype))
+        if not config.tie_word_embeddings:
+            self.lm_head = nnx.Param(_normal(rngs, table[::-1], config, param_dtype))
+
+    def embed(self, input_ids: jax.Array) -> jax.Array:
+        """Embeddings `[B, T, d]` of int32 token ids `[B, T]`, in the compute dtype."""
+        chex.assert_rank(input_ids, 2)
+        return self.embed_tokens[...].astype(self.dtype)[input_ids]
+
+    def __call__(
+        self,
+        input_ids: jax.Array | None = None,
+        inputs_embeds: jax.Array | None = None,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+    ) -> jax.Array:
+        """Final hidden states `[B, T, d]` of a causal pass.
+
+        Args:
+          input_ids: int32 `[B, T]`; give either these or `inputs_embeds`.
+          inputs_embeds: `[B, T, d]`.
+          attention_mask: bool or 0/1 `[B, T]`, true at real tokens, padding on any side; all real by default.
+          positions: int32 `[B, T]`; by default real tokens are counted from 0.
+
+        Raises:
+          ValueError: where both or neither of ids and embeddings are given.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "both" if inputs_embeds is not None else "neither"
+            raise ValueError(f"{given} of input_ids and inputs_embeds given; give exactly one of them.")
+        x = self.embed(input_ids) if input_ids is not None else inputs_embeds
+        assert x is not None
+        mask = jnp.ones(x.shape[:2], bool) if attention_mask is None else attention_mask
+        return self._full_pass(x, mask, positions)[0]
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Scores of the next token, `[..., V]`, from final hidden states `[..., d]`.
+
+        Rows past the tokenizer's length belong to no token; slice them off before sampling or scoring.
+        """
+        if self.config.tie_word_embeddings:
+            return hidden @ self.embed_tokens[...].astype(hidden.dtype).T
+        return project(hidden, self.lm_head[...])
+
+    def prefill(self, inputs_embeds: jax.Array, mask: jax.Array) -> PromptCache:
+        """Encode prompts once: embeddings `[B, P, d]` and their mask `[B, P]`, padding on any side."""
+        _, layers = self._full_pass(inputs_embeds, mask, None)
+        real = mask.astype(bool)
+        return PromptCache(layers.keys, layers.values, real, jnp.sum(real, axis=-1, dtype=jnp.int32))
+
+    def extend(self, segments: jax.Array, cache: PromptCache) -> jax.Array:
+        """Final hidden states of independent segments that each follow their prompt.
+
+        Segment s of prompt b sees the real tokens of prompt b and, causally, itself; never another segment. The
+        result is that of a full pass over `[prompt ; segment]`, and gradients flow into the cache.
+
+        Args:
+          segments: embeddings `[B, S, N, d]`.
+          cache: of the B prompts, from `prefill`.
+
+        Returns:
+          `[B, S, N, d]`.
+        """
+        chex.assert_shape(segments, (cache.k.shape[1], None, None, self.config.hidden_size))
+        batch, count, length, _ = segments.shape
+        positions = cache.length[:, None, None] + jnp.arange(length, dtype=jnp.int32)[None, None]  # [B, 1, N]
+        angles = rope_angles(jnp.broadcast_to(positions, (batch, count, length)), self.config)
+        own_mask = jnp.tril(jnp.ones((1, 1, length, length), bool))
+        prompt = KeyValues(cache.k, cache.v)
+        hidden, _ = self._run_layers(segments.astype(self.dtype), angles, own_mask, prompt, cache.mask)
+        return rms_norm(hidden, self.norm[...], self.config.rms_norm_eps)
+
+    def _full_pass(self, x: jax.Array, mask: jax.Array, positions: jax.Array | None) -> tuple[jax.Array, KeyValues]:
+        """Hidden states `[B, T, d]` and all layers' keys and values `[layers, B, T, Hkv, D]`."""
+        chex.assert_shape(x, (None, None, self.config.hidden_size))
+        chex.assert_shape(mask, x.shape[:2])
+        real = mask.astype(bool)
+        places = token_positions(real) if positions is None else positions
+        chex.assert_shape(places, x.shape[:2])
+        length = x.shape[1]
+        # Every row may attend to itself, so that rows of padding have a finite softmax; no real row sees padding.
+        diagonal = jnp.eye(length, dtype=bool)[None]
+        own_mask = (real[:, None, :] | diagonal) & jnp.tril(jnp.ones((1, length, length), bool))  # [B, T, T]
+        angles = rope_angles(places[:, None], self.config)
+        hidden, layers = self._run_layers(x[:, None].astype(self.dtype), angles, own_mask[:, None], None, None)
+        hidden = rms_norm(hidden[:, 0], self.norm[...], self.config.rms_norm_eps)
+        return hidden, KeyValues(layers.keys[:, :, 0], layers.values[:, :, 0])
+
+    def _run_layers(
+        self,
+        x: jax.Array,
+        angles: tuple[jax.Array, jax.Array],
+        own_mask: jax.Array,
+        prompt: KeyValues | None,
+        prompt_mask: jax.Array | None,
+    ) -> tuple[jax.Array, KeyValues]:
+        """Scan `decoder_layer` over the stacked weights (and prompt keys): `[B, S, N, d]` in and out."""
+
+        def layer(x: jax.Array, stacked: tuple[LayerWeights, KeyValues | None]) -> tuple[jax.Array, KeyValues]:
+            weights, keys_values = stacked
+            return decoder_layer(x, weights, angles, own_mask, keys_values, prompt_mask, self.config)
+
+        # Inside scan, common subexpressions of the forward and backward pass cannot be merged anyway.
+        body = jax.checkpoint(layer, prevent_cse=False) if self.remat else layer
+        return jax.lax.scan(body, x, (self.layers.weights(), prompt))
+
+
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], config: Qwen3Config, dtype: jnp.dtype) -> jax.Array:
+    """Draw a weight from a normal distribution of the config's standard deviation."""
+    return config.initializer_range * jax.random.normal(rngs.params(), shape, dtype)
