@@ -1,0 +1,34 @@
+"""What a person did wrong, told in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Bad input. The message is one sentence that names the value and says what to do; it needs no traceback."""
+
+
+def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+    """Runs a script's `main` and turns how it ended into an exit status.
+
+    Args:
+      main: takes the command line without the script's name.
+      argv: the command line; `sys.argv[1:]` when None.
+
+    Returns:
+      0, or 2 after a `UserError` (its sentence goes to stderr), or 130 after Ctrl-C. Other exceptions pass through.
+    """
+    try:
+        main(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted: the run folder keeps what was finished", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 0

@@ -1,0 +1,117 @@
+"""The folder of one run. It never holds two runs, and its files are whole at any moment."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuyu_jax.runs.errors import UserError
+from fuyu_jax.runs.tables import Row, append_csv, to_csv, write_atomically
+
+LOG_NAME = "experiment_log.md"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder that one run owns and writes to.
+
+    Attributes:
+      path: the folder, which exists.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, out: str | None, name: str, root: str | Path = "runs") -> RunFolder:
+        """Makes the folder of a new run and claims it, so that two runs at the same moment never share one.
+
+        Args:
+          out: the folder, new or empty; None takes the next number under `root`, as in `runs/0003_NAME`.
+          name: the rest of a numbered folder's name, and the title of the run's log.
+          root: where numbered folders are.
+
+        Raises:
+          UserError: where the folder is in use or cannot be written.
+        """
+        try:
+            path = _next_numbered(Path(root), name) if out is None else _claim_given(Path(out))
+            # Creating the log exclusively is the claim: of two runs given the same folder only one can do it.
+            with (path / LOG_NAME).open("x", encoding="utf-8") as file:
+                file.write(f"# Experiment log: {name}\n\n")
+        except FileExistsError:
+            raise UserError(f"the folder {out} is in use; give --out a new or an empty folder.") from None
+        except OSError as error:
+            where = root if out is None else out
+            raise UserError(f"the folder {where} cannot be written ({error.strerror}); give another --out.") from None
+        return cls(path)
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Writes plain data and numpy numbers as JSON, with null where a number is NaN or infinite."""
+        text = json.dumps(_plain(data), indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomically(self.path / name, (text + "\n").encode())
+
+    def write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Writes a table in place of what was there."""
+        write_atomically(self.path / name, to_csv(columns, rows).encode())
+
+    def append_csv(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Adds rows to a table, which is made where it is missing."""
+        append_csv(self.path / name, columns, rows)
+
+    def log(self, message: str) -> None:
+        """Adds a dated line (UTC) to the experiment log."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        with (self.path / LOG_NAME).open("a", encoding="utf-8") as file:
+            file.write(f"- {now} {' '.join(message.split())}\n")
+
+
+def run_number(folder: Path) -> int | None:
+    """The number that a run folder's name begins with, or None for another name."""
+    match = re.match(r"(\d+)_", folder.name)
+    return int(match[1]) if match else None
+
+
+def _next_numbered(root: Path, name: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    # Numbers are compared as numbers: run 10000 comes after run 9999, whatever the order of their names.
+    taken = [run_number(folder) for folder in root.iterdir()]
+    number = 1 + max((value for value in taken if value is not None), default=0)
+    while True:
+        path = root / f"{number:04d}_{name}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _claim_given(path: Path) -> Path:
+    """A folder that was asked for, made where it is missing. Raises FileExistsError where it is in use."""
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise FileExistsError
+    return path
+
+
+def _plain(data: Any) -> Any:
+    """Data made of what JSON has: no numpy, no tuples, no NaN."""
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, np.ndarray):
+        return _plain(data.tolist())
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, np.generic):
+        return _plain(data.item())
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return str(data) if isinstance(data, Path) else data

@@ -1,0 +1,176 @@
+"""The command line: what it accepts, what it refuses, and in which words."""
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from fuyu_jax.runs.errors import UserError, run_main
+from fuyu_jax.runs.settings import ARMS, PRESETS, PilotSettings, parse_settings, sees_oracle_labels
+
+FIELDS = [item.name for item in dataclasses.fields(PilotSettings)]
+SWITCHES = [item.name for item in dataclasses.fields(PilotSettings) if isinstance(item.default, bool)]
+
+
+def test_no_option_is_the_pilot_preset():
+    assert parse_settings([]) == PilotSettings()
+    assert PilotSettings().preset == "pilot"
+    assert PRESETS["pilot"] == {}
+
+
+def test_an_option_wins_over_the_preset_wherever_it_stands():
+    smoke = PRESETS["smoke"]
+    assert parse_settings(["--preset", "smoke"]).eval_tasks == smoke["eval_tasks"]
+    for argv in (["--eval_tasks", "7", "--preset", "smoke"], ["--preset", "smoke", "--eval_tasks=7"]):
+        settings = parse_settings(argv)
+        assert settings.eval_tasks == 7
+        assert settings.bc_updates == smoke["bc_updates"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_valid_and_name_real_fields(preset):
+    assert set(PRESETS[preset]) <= set(FIELDS)
+    settings = parse_settings(["--preset", preset])
+    assert settings.preset == preset
+    for name, value in PRESETS[preset].items():
+        assert getattr(settings, name) == value
+
+
+def test_the_original_preset_has_the_original_sizes():
+    original = parse_settings(["--preset", "original"])
+    assert (original.demos, original.eval_tasks, original.rounds) == (32, 16, 1)
+    assert (original.budgets, original.start) == ((0, 4, 8), "blank")
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("true", True), ("yes", True), ("False", False), ("false", False), ("0", False), ("no", False)],
+)
+def test_switches_mean_what_they_say(name, text, value):
+    assert getattr(parse_settings([f"--{name}", text]), name) is value
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "2", "-1", "None"])
+def test_a_switch_refuses_other_words(text):
+    with pytest.raises(UserError, match="--show_targets"):
+        parse_settings(["--show_targets", text])
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["--arm", "gpro_echo"], ["--arm is 'gpro_echo'", *ARMS]),
+        (["--preset", "large"], ["--preset is 'large'", "smoke", "pilot", "original", "study"]),
+        (["--reward", "dense"], ["--reward is 'dense'", "terminal", "execution", "reachability"]),
+        (["--roundz", "3"], ["unknown option --roundz", "--rounds"]),
+        (["--round", "3"], ["unknown option --round", "--rounds"]),
+        (["extra"], ["unknown word extra", "--help"]),
+        (["--seed"], ["--seed", "expected one argument"]),
+        (["--updates", "-5"], ["--updates is -5", "at least 1"]),
+        (["--eval_tasks", "0"], ["--eval_tasks is 0", "at least 2 and at most 4096"]),
+        (["--eval_tasks", "many"], ["--eval_tasks is 'many'", "whole number"]),
+        (["--budgets", "0,4,17"], ["--budgets is 0,4,17", "at most 16"]),
+        (["--budgets", "-1,4"], ["--budgets is -1,4", "at least 0"]),
+        (["--budgets", "4,4"], ["--budgets is 4,4", "once"]),
+        (["--budgets", "4;8"], ["--budgets is '4;8'", "commas"]),
+        (["--budgets", ""], ["--budgets is ''", "commas"]),
+        (["--learning_rate", "nan"], ["--learning_rate is nan", "above 0"]),
+        (["--update_lr", "0"], ["--update_lr is 0.0", "above 0"]),
+        (["--kl_weight", "-0.1"], ["--kl_weight is -0.1", "at least 0"]),
+        (["--seed", "-1"], ["--seed is -1"]),
+        (["--out", ""], ["--out is empty"]),
+    ],
+)
+def test_bad_input_is_one_sentence_that_names_it(argv, parts):
+    with pytest.raises(UserError) as caught:
+        parse_settings(argv)
+    message = str(caught.value)
+    for part in parts:
+        assert part in message
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_settings_made_in_python_are_checked_too(name):
+    bad = {bool: None, int: -1, float: -1.0, str: "", tuple: (3, 99)}.get(type(getattr(PilotSettings(), name)))
+    if bad is not None:
+        with pytest.raises(UserError, match=f"--{name}"):
+            PilotSettings(**{name: bad})
+
+
+def test_help_explains_every_option_with_its_default(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_settings(["--help"])
+    assert caught.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for item in dataclasses.fields(PilotSettings):
+        assert f"--{item.name} " in text
+        assert item.metadata["text"] in text
+    assert f"(default {PilotSettings().bc_updates}; smoke: {PRESETS['smoke']['bc_updates']};" in text
+    assert "(default 0,4,8,12;" in text
+
+
+def test_the_command_repeats_the_settings():
+    argv = ["--preset", "smoke", "--seed", "3", "--budgets", "0,2", "--show_targets", "yes", "--kl_weight", "0.25"]
+    settings = parse_settings([*argv, "--out", "somewhere"])
+    words = shlex.split(settings.command())
+    assert words[:2] == ["python", "experiments/pilot.py"]
+    assert parse_settings(words[2:]) == dataclasses.replace(settings, out=None)
+
+
+def test_the_original_names_are_accepted():
+    assert parse_settings(["--algorithm", "bc"]).arm == "bc"
+
+
+def test_settings_are_plain_json_values():
+    config = PilotSettings().to_dict()
+    assert list(config) == FIELDS
+    assert config["budgets"] == [0, 4, 8, 12]
+    assert config["out"] is None
+
+
+@pytest.mark.parametrize(
+    ("arm", "anchor", "reward", "expected"),
+    [
+        ("bc", 1.0, "reachability", False),
+        ("grpo_echo", 1.0, "terminal", True),
+        ("grpo_echo", 0.0, "terminal", False),
+        ("grpo_echo", 0.0, "execution", False),
+        ("grpo_echo", 0.0, "reachability", True),
+    ],
+)
+def test_which_runs_see_oracle_labels(arm, anchor, reward, expected):
+    config = PilotSettings(arm=arm, anchor_weight=anchor, reward=reward).to_dict()
+    assert sees_oracle_labels(config) is expected
+
+
+def test_run_main_turns_a_user_error_into_status_2(capsys):
+    def main(argv):
+        raise UserError(f"the word {argv[0]} is\nwrong.")
+
+    assert run_main(main, ["x"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "error: the word x is wrong.\n"
+    assert captured.out == ""
+
+
+def test_run_main_leaves_other_errors_alone():
+    assert run_main(lambda argv: None, []) == 0
+    with pytest.raises(KeyError):
+        run_main(lambda argv: {}["missing"], [])
+
+
+def test_run_main_turns_ctrl_c_into_status_130():
+    def main(argv):
+        raise KeyboardInterrupt
+
+    assert run_main(main, []) == 130
+
+
+def test_settings_import_neither_jax_nor_matplotlib():
+    code = "import sys, fuyu_jax.runs.settings; print({'jax', 'matplotlib'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
