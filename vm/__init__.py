@@ -1,5 +1,12 @@
 """A typed bytecode machine, its tasks and its oracle, as pure functions over arrays."""
 
+from vm.assembler import assemble as assemble
+from vm.assembler import disassemble as disassemble
+from vm.edits import apply_action as apply_action
+from vm.edits import valid_actions as valid_actions
+from vm.isa import OPCODES as OPCODES
+from vm.machine import run as run
+from vm.machine import trace as trace
 from vm.types import DEFAULT_SETTINGS as DEFAULT_SETTINGS
 from vm.types import Examples as Examples
 from vm.types import Program as Program

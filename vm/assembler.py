@@ -1,0 +1,59 @@
+"""Listings such as "FGT 3; MULI 2; SUM" to programs and back."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+
+from vm.isa import OPCODE_OF, OPCODES, READS_ARG
+from vm.types import DEFAULT_SETTINGS, NUM_OPCODES, Program, Settings
+
+
+def assemble(text: str, settings: Settings = DEFAULT_SETTINGS) -> Program:
+    """The program of a listing: instructions divided by semicolons or line ends, blank slots after the last.
+
+    An instruction is an opcode's name, in any case, and its argument where it reads one.
+
+    Raises:
+      ValueError: names the wrong word and its place.
+    """
+    ops, args = [], []
+    lines = re.split(r"[;\n]", text)
+    for place, words in enumerate((line.split() for line in lines if line.strip()), start=1):
+        where = f"instruction {place} of {text!r}"
+        name = words[0].upper()
+        if name not in OPCODE_OF:
+            raise ValueError(f"{words[0]!r} in {where} is no opcode; vm.OPCODES lists them.")
+        op = OPCODE_OF[name]
+        expected = 2 if READS_ARG[op] else 1
+        if len(words) < expected:
+            raise ValueError(f"{words[0]!r} in {where} lacks its argument; give a number 0 to {settings.args - 1}.")
+        if len(words) > expected:
+            raise ValueError(f"{words[expected]!r} in {where} is too much; {name} takes {expected - 1} arguments.")
+        if expected == 2 and not (words[1].isascii() and words[1].isdigit() and int(words[1]) < settings.args):
+            raise ValueError(f"{words[1]!r} in {where} is no argument; give a number 0 to {settings.args - 1}.")
+        ops.append(op)
+        args.append(int(words[1]) if expected == 2 else 0)
+    if len(ops) > settings.slots:
+        raise ValueError(f"{text!r} has {len(ops)} instructions; this machine holds {settings.slots}.")
+    blanks = [0] * (settings.slots - len(ops))
+    return Program(jnp.asarray(ops + blanks, jnp.int32), jnp.asarray(args + blanks, jnp.int32))
+
+
+def disassemble(program: Program) -> str:
+    """The listing of one program; blank slots after the last instruction are left out.
+
+    Raises:
+      ValueError: where a slot can't be written as a listing that assembles to the same program.
+    """
+    ops, args = (np.asarray(field).tolist() for field in program)
+    words = []
+    for slot, (op, arg) in enumerate(zip(ops, args, strict=True)):
+        if not 0 <= op < NUM_OPCODES:
+            raise ValueError(f"slot {slot} holds {op}, which is no opcode; use 0 to {NUM_OPCODES - 1}.")
+        words.append(f"{OPCODES[op]} {arg}" if READS_ARG[op] else OPCODES[op])
+    while words and words[-1] == "NOP":
+        words.pop()
+    return "; ".join(words)

@@ -1,0 +1,70 @@
+"""Tricks that make XLA's CPU code faster; they never change a value, and other backends do without them.
+
+XLA's CPU compiler has no fusion with several outputs: each of a step's output words becomes a loop of its own that
+recomputes nearly the whole step. Stages that stay calls are computed once. And a chunk of lanes whose whole program
+is one small compiled function keeps its state in the first-level cache. Both are asked for by undocumented attributes
+of XLA (`inlineable`, `xla_cpu_small_call`) on a call; where they don't exist the plain path is taken.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+CHUNK = 128  # lanes; twice as many is more than XLA compiles as a small call
+
+try:
+    from jax.experimental.xla_metadata import set_xla_metadata
+except ImportError:  # pragma: no cover - a later jax
+    set_xla_metadata = None
+
+
+def direct_call(function: Callable[..., Any], *args: Any) -> Any:
+    """Apply a stage as it is."""
+    return function(*args)
+
+
+def kept_call(function: Callable[..., Any], *args: Any) -> Any:
+    """Apply a stage as a call that the compiler doesn't inline."""
+    with set_xla_metadata(inlineable="false"):
+        return jax.jit(function)(*args)
+
+
+def available() -> bool:
+    """Whether the tricks apply: the default backend is the CPU."""
+    return set_xla_metadata is not None and jax.default_backend() == "cpu"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _chunk(function: Callable[[Any], Any], tree: Any) -> Any:
+    return function(tree)
+
+
+def map_chunks(function: Callable[[Any], Any], tree: Any) -> Any:
+    """`function` over the leading lane axis of `tree`, in chunks of at most `CHUNK` lanes.
+
+    Args:
+      function: takes and returns trees of arrays with the lane axis first; lanes don't see each other.
+      tree: arrays `[N, ...]`.
+    """
+    lanes = jax.tree.leaves(tree)[0].shape[0]
+
+    def small_call(chunk: Any) -> Any:
+        with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
+            return _chunk(function, chunk)
+
+    if lanes <= CHUNK:
+        return small_call(tree)
+    count = -(-lanes // CHUNK)
+
+    def split(array: jax.Array) -> jax.Array:
+        rest = [(0, count * CHUNK - lanes, 0)] + [(0, 0, 0)] * (array.ndim - 1)
+        padded = lax.pad(array, array.dtype.type(0), rest)
+        return padded.reshape(count, CHUNK, *array.shape[1:])  # [C, 128, ...]
+
+    chunks = lax.map(small_call, jax.tree.map(split, tree))
+    return jax.tree.map(lambda array: array.reshape(count * CHUNK, *array.shape[2:])[:lanes], chunks)

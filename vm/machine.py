@@ -1,0 +1,125 @@
+"""Running programs: `run` and `trace`, unbatched functions that are made for `jax.jit` and `jax.vmap`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from vm import datapath, lowering
+from vm.types import DEFAULT_SETTINGS, Program, Result, Settings, Trace, Value
+
+
+def run(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) -> Result:
+    """Run one program on one example.
+
+    Args:
+      program: opcodes and arguments, int32 `[L]` each; any integers are allowed.
+      inputs: x and y, a `Value` with fields `[2]`, `[2]`, `[2, W]`; y is EMPTY where the task has one input.
+      settings: the machine's sizes.
+
+    Returns:
+      The output (`EMPTY` after a fault), the `Status` and the index of the faulting slot (L when none).
+    """
+    _check_shapes(program, inputs, settings)
+    return _batchable(settings, False)(program, inputs)
+
+
+def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) -> Trace:
+    """Run one program on one example and keep the top of the stack after each slot.
+
+    Args:
+      program: opcodes and arguments, int32 `[L]` each.
+      inputs: x and y, a `Value` with fields `[2]`, `[2]`, `[2, W]`.
+      settings: the machine's sizes.
+
+    Returns:
+      The result of `run`, and `tops`, a `Value` with fields `[L]`, `[L]`, `[L, W]`. The stack stays as it is from a
+      fault on, and an empty stack's top is EMPTY.
+    """
+    _check_shapes(program, inputs, settings)
+    return _batchable(settings, True)(program, inputs)
+
+
+def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
+    chex.assert_shape([program.op, program.arg], (settings.slots,))
+    chex.assert_shape([inputs.type, inputs.length], (2,))
+    chex.assert_shape(inputs.words, (2, settings.width))
+    chex.assert_type([program.op, program.arg, inputs.type, inputs.length, inputs.words], jnp.int32)
+
+
+@functools.cache
+def _batchable(settings: Settings, with_tops: bool) -> Callable[[Program, Value], Any]:
+    """The machine for one lane, with a batching rule that turns every mapped axis into one axis of lanes."""
+
+    def lanes_first(args: tuple[Program, Value]) -> Any:
+        return _lanes(*args, settings, with_tops, lowering.kept_call)
+
+    @custom_vmap
+    def many(program: Program, inputs: Value) -> Any:
+        if lowering.available():
+            return lowering.map_chunks(lanes_first, (program, inputs))
+        return _lanes(program, inputs, settings, with_tops, lowering.direct_call)
+
+    @many.def_vmap
+    def many_rule(size: int, mapped: Any, program: Program, inputs: Value) -> Any:
+        args = _spread(size, tuple(mapped), (program, inputs))
+        lanes = args[0].op.shape[1]
+        flat = jax.tree.map(lambda x: x.reshape(size * lanes, *x.shape[2:]), args)
+        result = many(*flat)
+        return _unflatten(result, size, lanes)
+
+    @custom_vmap
+    def one(program: Program, inputs: Value) -> Any:
+        return _lanes(program, inputs, settings, with_tops, lowering.direct_call)
+
+    @one.def_vmap
+    def one_rule(size: int, mapped: Any, program: Program, inputs: Value) -> Any:
+        result = many(*_spread(size, tuple(mapped), (program, inputs)))
+        return result, jax.tree.map(lambda _: True, result)
+
+    return one
+
+
+def _spread(size: int, mapped: Any, args: Any) -> Any:
+    """Give the arguments that aren't mapped the mapped axis too."""
+    return jax.tree.map(lambda is_mapped, x: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape)), mapped, args)
+
+
+def _unflatten(result: Any, size: int, lanes: int) -> Any:
+    result = jax.tree.map(lambda x: x.reshape(size, lanes, *x.shape[1:]), result)
+    return result, jax.tree.map(lambda _: True, result)
+
+
+def _lanes(program: Program, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call) -> Any:
+    """A `Result` or `Trace` over leading lane axes: program `[..., L]`, inputs `[..., 2]` and `[..., 2, W]`."""
+    op, arg = (jnp.moveaxis(field, -1, 0) for field in program)  # [L, ...]
+    controls = datapath.decode(op, arg, settings)
+    meta = inputs.type | (inputs.length << 2)  # [..., 2]
+    x, y = (tuple(inputs.words[..., index, word] for word in range(settings.width)) for index in range(2))
+    struct = datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
+
+    def slot(state: datapath.State, controls: datapath.Controls) -> tuple[datapath.State, Any]:
+        state = datapath.step(state, controls, struct, call)
+        return state, ((state.meta & 63, state.cells[0]) if with_tops else None)
+
+    state, tops = lax.scan(slot, datapath.start(struct, settings), controls)
+    output = _value(jnp.where(state.status == 0, state.meta & 63, 0), state.cells[0])
+    result = Result(output, state.status, state.pc)
+    if not with_tops:
+        return result
+    top = _value(*tops)  # [L, ...]
+    return Trace(result, jax.tree.map(lambda x: jnp.moveaxis(x, 0, op.ndim - 1), top))
+
+
+def _value(meta: jax.Array, words: tuple[jax.Array, ...]) -> Value:
+    """Unpack a cell; an EMPTY one has no words."""
+    kind = meta & 3
+    stacked = jnp.stack(words, axis=-1)  # [..., W]
+    return Value(kind, meta >> 2, jnp.where((kind != 0)[..., None], stacked, 0))
