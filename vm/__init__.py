@@ -20,3 +20,8 @@ from vm.types import blank_program as blank_program
 from vm.types import from_python as from_python
 from vm.types import to_python as to_python
 from vm.types import values_equal as values_equal
+from vm.prompts import PromptPlan as PromptPlan
+from vm.prompts import TokenTable as TokenTable
+from vm.prompts import render_text as render_text
+from vm.prompts import render_tokens as render_tokens
+from vm.prompts import token_table as token_table
