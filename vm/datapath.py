@@ -28,6 +28,7 @@ Words = tuple[Array, ...]  # W arrays of the lanes' shape
 Call = Callable[..., Any]
 
 CELL_BITS = 6  # two bits of type, four of length
+CELL_MASK = (1 << CELL_BITS) - 1
 INT_MAX = 2**31 - 1
 
 
@@ -213,6 +214,11 @@ def start(inputs: Inputs, settings: Settings) -> State:
     return State((inputs.x, *(blank,) * (settings.stack - 1)), inputs.x_meta, zero, zero)
 
 
+def top(state: State) -> tuple[Array, Words]:
+    """Type and length, packed, and words of the top of the stack; the words of an EMPTY one are garbage."""
+    return state.meta & CELL_MASK, state.cells[0]
+
+
 def step(state: State, controls: Controls, inputs: Inputs, call: Call) -> State:
     """The machine after one slot.
 
@@ -275,13 +281,12 @@ def _fetch(control: Array, a: Words, b: Words, chooser: Array, meta: Array, inpu
     source = CONTROL.get(control, "source")
     second = (source == Source.SECOND) | ((source == Source.CHOSEN) & (chooser != 0))
     is_x, is_y = source == Source.INPUT, source == Source.INPUT + 1
-    cell = (1 << CELL_BITS) - 1
 
     def pick(a: Array, b: Array, x: Array, y: Array) -> Array:
         return _where(is_x, x, _where(is_y, y, _where(second, b, a)))
 
     words = tuple(map(pick, a, b, inputs.x, inputs.y))
-    return words, pick(meta & cell, (meta >> CELL_BITS) & cell, inputs.x_meta, inputs.y_meta)
+    return words, pick(meta & CELL_MASK, (meta >> CELL_BITS) & CELL_MASK, inputs.x_meta, inputs.y_meta)
 
 
 def _divide_by_k(numbers: Array, words: Words) -> Words:
@@ -418,7 +423,6 @@ def _settle(
     lift = CONTROL.signed(control, "lift")
     swap = CONTROL.flag(control, "swap")
     pushes, pops, pops_two = lift == 1, lift == -1, lift == -2
-    cell = (1 << CELL_BITS) - 1
     result_type = CONTROL.get(control, "result_type")
     new_type = _where(result_type != 0, result_type, _type(source_meta))
     bare = _where(new_type == 0, 0, new_type | (count << 2))
@@ -426,7 +430,7 @@ def _settle(
     under = _where(
         pushes, meta, _where(pops, meta >> (2 * CELL_BITS), _where(pops_two, meta >> (3 * CELL_BITS), meta >> CELL_BITS))
     )
-    swapped = (under & ~cell) | (meta & cell)
+    swapped = (under & ~CELL_MASK) | (meta & CELL_MASK)
     meta = ((_where(swap, swapped, under) << CELL_BITS) | bare) & all_bits
 
     def at(index: int) -> Words:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 CHUNK = 128  # lanes; twice as many is more than XLA compiles as a small call
@@ -40,31 +41,30 @@ def available() -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _chunk(function: Callable[[Any], Any], tree: Any) -> Any:
-    return function(tree)
+def _chunk(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
-def map_chunks(function: Callable[[Any], Any], tree: Any) -> Any:
-    """`function` over the leading lane axis of `tree`, in chunks of at most `CHUNK` lanes.
+def map_chunks(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` over a leading axis of lanes, at most `CHUNK` of them at a time.
 
     Args:
       function: takes and returns trees of arrays with the lane axis first; lanes don't see each other.
-      tree: arrays `[N, ...]`.
+      *args: trees of arrays `[N, ...]`.
     """
-    lanes = jax.tree.leaves(tree)[0].shape[0]
+    lanes = jax.tree.leaves(args)[0].shape[0]
 
     def small_call(chunk: Any) -> Any:
         with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
-            return _chunk(function, chunk)
+            return _chunk(function, *chunk)
 
     if lanes <= CHUNK:
-        return small_call(tree)
+        return small_call(args)
     count = -(-lanes // CHUNK)
 
     def split(array: jax.Array) -> jax.Array:
-        rest = [(0, count * CHUNK - lanes, 0)] + [(0, 0, 0)] * (array.ndim - 1)
-        padded = lax.pad(array, array.dtype.type(0), rest)
-        return padded.reshape(count, CHUNK, *array.shape[1:])  # [C, 128, ...]
+        blank = jnp.zeros((count * CHUNK - lanes, *array.shape[1:]), array.dtype)
+        return jnp.concatenate([array, blank]).reshape(count, CHUNK, *array.shape[1:])  # [C, 128, ...]
 
-    chunks = lax.map(small_call, jax.tree.map(split, tree))
+    chunks = lax.map(small_call, jax.tree.map(split, args))
     return jax.tree.map(lambda array: array.reshape(count * CHUNK, *array.shape[2:])[:lanes], chunks)

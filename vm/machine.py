@@ -28,7 +28,7 @@ def run(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) 
       The output (`EMPTY` after a fault), the `Status` and the index of the faulting slot (L when none).
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, False)(program, inputs)
+    return _batchable(settings, False)(datapath.decode(*program, settings), inputs)
 
 
 def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) -> Trace:
@@ -44,7 +44,7 @@ def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS
       fault on, and an empty stack's top is EMPTY.
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, True)(program, inputs)
+    return _batchable(settings, True)(datapath.decode(*program, settings), inputs)
 
 
 def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
@@ -55,70 +55,71 @@ def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
 
 
 @functools.cache
-def _batchable(settings: Settings, with_tops: bool) -> Callable[[Program, Value], Any]:
-    """The machine for one lane, with a batching rule that turns every mapped axis into one axis of lanes."""
+def _batchable(settings: Settings, with_tops: bool) -> Callable[[datapath.Controls, Value], Any]:
+    """The machine for one lane, with a batching rule that turns every mapped axis into one axis of lanes.
 
-    def lanes_first(args: tuple[Program, Value]) -> Any:
-        return _lanes(*args, settings, with_tops, lowering.kept_call)
+    Control words are decoded before, once a program, because a table in here would be a constant of a `custom_vmap`
+    function, which a mapped `lax.cond` refuses.
+    """
+
+    def execute(call: datapath.Call, controls: datapath.Controls, inputs: Value) -> Any:
+        return _execute(controls, inputs, settings, with_tops, call)
+
+    kept = functools.partial(execute, lowering.kept_call)
+    direct = functools.partial(execute, lowering.direct_call)
 
     @custom_vmap
-    def many(program: Program, inputs: Value) -> Any:
-        if lowering.available():
-            return lowering.map_chunks(lanes_first, (program, inputs))
-        return _lanes(program, inputs, settings, with_tops, lowering.direct_call)
+    def many(controls: datapath.Controls, inputs: Value) -> Any:
+        return lowering.map_chunks(kept, controls, inputs) if lowering.available() else direct(controls, inputs)
+
+    @custom_vmap
+    def one(controls: datapath.Controls, inputs: Value) -> Any:
+        return direct(controls, inputs)
 
     @many.def_vmap
-    def many_rule(size: int, mapped: Any, program: Program, inputs: Value) -> Any:
-        args = _spread(size, tuple(mapped), (program, inputs))
-        lanes = args[0].op.shape[1]
+    def more(size: int, mapped: Any, controls: datapath.Controls, inputs: Value) -> Any:
+        args = _spread(size, mapped, controls, inputs)
+        lanes = args[1].type.shape[1]
         flat = jax.tree.map(lambda x: x.reshape(size * lanes, *x.shape[2:]), args)
-        result = many(*flat)
-        return _unflatten(result, size, lanes)
-
-    @custom_vmap
-    def one(program: Program, inputs: Value) -> Any:
-        return _lanes(program, inputs, settings, with_tops, lowering.direct_call)
+        result = jax.tree.map(lambda x: x.reshape(size, lanes, *x.shape[1:]), many(*flat))
+        return result, jax.tree.map(lambda _: True, result)
 
     @one.def_vmap
-    def one_rule(size: int, mapped: Any, program: Program, inputs: Value) -> Any:
-        result = many(*_spread(size, tuple(mapped), (program, inputs)))
+    def first(size: int, mapped: Any, controls: datapath.Controls, inputs: Value) -> Any:
+        result = many(*_spread(size, mapped, controls, inputs))
         return result, jax.tree.map(lambda _: True, result)
 
     return one
 
 
-def _spread(size: int, mapped: Any, args: Any) -> Any:
+def _spread(size: int, mapped: Any, *args: Any) -> Any:
     """Give the arguments that aren't mapped the mapped axis too."""
-    return jax.tree.map(lambda is_mapped, x: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape)), mapped, args)
+    return jax.tree.map(lambda is_mapped, x: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape)), tuple(mapped), args)
 
 
-def _unflatten(result: Any, size: int, lanes: int) -> Any:
-    result = jax.tree.map(lambda x: x.reshape(size, lanes, *x.shape[1:]), result)
-    return result, jax.tree.map(lambda _: True, result)
-
-
-def _lanes(program: Program, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call) -> Any:
-    """A `Result` or `Trace` over leading lane axes: program `[..., L]`, inputs `[..., 2]` and `[..., 2, W]`."""
-    op, arg = (jnp.moveaxis(field, -1, 0) for field in program)  # [L, ...]
-    controls = datapath.decode(op, arg, settings)
+def _execute(
+    controls: datapath.Controls, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call
+) -> Any:
+    """A `Result` or `Trace` over leading lane axes: controls `[..., L]`, inputs `[..., 2]` and `[..., 2, W]`."""
+    slots = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), controls)  # [L, ...]
     meta = inputs.type | (inputs.length << 2)  # [..., 2]
     x, y = (tuple(inputs.words[..., index, word] for word in range(settings.width)) for index in range(2))
-    struct = datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
+    task = datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
 
     def slot(state: datapath.State, controls: datapath.Controls) -> tuple[datapath.State, Any]:
-        state = datapath.step(state, controls, struct, call)
-        return state, ((state.meta & 63, state.cells[0]) if with_tops else None)
+        state = datapath.step(state, controls, task, call)
+        return state, (datapath.top(state) if with_tops else None)
 
-    state, tops = lax.scan(slot, datapath.start(struct, settings), controls)
-    output = _value(jnp.where(state.status == 0, state.meta & 63, 0), state.cells[0])
-    result = Result(output, state.status, state.pc)
+    state, tops = lax.scan(slot, datapath.start(task, settings), slots)
+    meta, words = datapath.top(state)
+    result = Result(_value(jnp.where(state.status == 0, meta, 0), words), state.status, state.pc)
     if not with_tops:
         return result
-    top = _value(*tops)  # [L, ...]
-    return Trace(result, jax.tree.map(lambda x: jnp.moveaxis(x, 0, op.ndim - 1), top))
+    lanes_first = jax.tree.map(lambda x: jnp.moveaxis(x, 0, meta.ndim), _value(*tops))  # [..., L], words [..., L, W]
+    return Trace(result, lanes_first)
 
 
-def _value(meta: jax.Array, words: tuple[jax.Array, ...]) -> Value:
+def _value(meta: jax.Array, words: datapath.Words) -> Value:
     """Unpack a cell; an EMPTY one has no words."""
     kind = meta & 3
     stacked = jnp.stack(words, axis=-1)  # [..., W]
