@@ -1,0 +1,75 @@
+"""One line that says how far long work is, how fast it goes, its loss and the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress:
+    """Progress of `total` steps: a bar on a terminal, else a plain line every few seconds and one at the end.
+
+    Args:
+      label: what is being done.
+      total: steps in all.
+      stream: where it is shown; stderr when None.
+      clock: seconds from an arbitrary moment, never going back.
+    """
+
+    def __init__(
+        self, label: str, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts the clock; nothing is shown yet."""
+        self._label, self._total, self._clock = label, total, clock
+        self._stream = sys.stderr if stream is None else stream
+        self._done, self._values = 0, ""
+        self._start = self._shown = clock()
+        self._bar = tqdm(total=total, desc=label, file=self._stream) if self._stream.isatty() else None
+
+    def update(self, steps: int = 1, **values: float) -> None:
+        """Counts finished steps and shows the latest values, such as `loss=0.52`."""
+        self._done += steps
+        self._values = "".join(f", {name} {value:.4g}" for name, value in values.items())
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._values.removeprefix(", "), refresh=False)
+            self._bar.update(steps)
+        elif self._clock() - self._shown >= SECONDS_BETWEEN_LINES:
+            self._show()
+
+    def close(self) -> None:
+        """Shows the last line."""
+        if self._bar is not None:
+            self._bar.close()
+        else:
+            self._show()
+
+    def __enter__(self) -> Self:
+        """The progress itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes, whether the work ended or failed."""
+        self.close()
+
+    def _show(self) -> None:
+        self._shown = self._clock()
+        seconds = self._shown - self._start
+        rate = self._done / seconds if seconds > 0 else 0.0
+        if self._done >= self._total:
+            when = f"{tqdm.format_interval(seconds)} in all"
+        else:
+            when = f"{tqdm.format_interval((self._total - self._done) / rate)} left" if rate else "time left unknown"
+        print(
+            f"{self._label}: {self._done}/{self._total}, {rate:.3g}/s{self._values}, {when}",
+            file=self._stream,
+            flush=True,
+        )
