@@ -42,17 +42,21 @@ def assemble(text: str, settings: Settings = DEFAULT_SETTINGS) -> Program:
     return Program(jnp.asarray(ops + blanks, jnp.int32), jnp.asarray(args + blanks, jnp.int32))
 
 
-def disassemble(program: Program) -> str:
-    """The listing of one program; blank slots after the last instruction are left out.
+def disassemble(program: Program, settings: Settings = DEFAULT_SETTINGS) -> str:
+    """The listing of one program, without the blank slots after the last instruction.
+
+    An argument that its opcode doesn't read is not written.
 
     Raises:
-      ValueError: where a slot can't be written as a listing that assembles to the same program.
+      ValueError: where a slot holds no opcode, or an argument outside 0..A-1 that its opcode reads.
     """
     ops, args = (np.asarray(field).tolist() for field in program)
     words = []
     for slot, (op, arg) in enumerate(zip(ops, args, strict=True)):
         if not 0 <= op < NUM_OPCODES:
             raise ValueError(f"slot {slot} holds {op}, which is no opcode; use 0 to {NUM_OPCODES - 1}.")
+        if READS_ARG[op] and not 0 <= arg < settings.args:
+            raise ValueError(f"slot {slot} holds {OPCODES[op]} {arg}; use an argument 0 to {settings.args - 1}.")
         words.append(f"{OPCODES[op]} {arg}" if READS_ARG[op] else OPCODES[op])
     while words and words[-1] == "NOP":
         words.pop()

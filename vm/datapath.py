@@ -1,12 +1,10 @@
 """One step of the machine for any number of lanes: every instruction runs through the same fixed list pipeline.
 
 The state is a struct of scalars: each word of the stack is an array of its own over the lanes, so that every operation
-is elementwise and neither gathers nor minor axes of width W appear. What a slot does is read from packed control words
-that are computed once, in numpy, for every (opcode, argument). All types and lengths sit in one int32, `meta`, six bits
-a cell with the top lowest; words of cells that `meta` calls EMPTY are garbage and never reach a result.
-
-Only elementwise operations over equal shapes are used. A fault turns the slot's controls into those of NOP, so that
-nothing else needs to keep the old state.
+is elementwise and neither gathers nor minor axes of width W appear. What a slot does is read from packed control words.
+All types and lengths sit in one int32, `meta`, six bits a cell with the top lowest; words of cells that `meta` calls
+EMPTY are garbage and never reach a result. A fault turns the slot's controls into those of NOP, so that nothing else
+needs to keep the old state.
 """
 
 from __future__ import annotations
@@ -17,77 +15,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from vm.isa import INSTRUCTIONS, Affine, Filter, Instruction, Kind, Scalar, Source, Window
-from vm.types import NUM_OPCODES, Settings, Status, Type
+from vm.controls import CELL_BITS, CELL_MASK, CHECKS, CONTROL, NOP_CONTROL, NOP_NUMBERS, NUMBERS, Controls, choose
+from vm.isa import Filter, Scalar, Source, Window
+from vm.types import Settings, Status
 
 Array = jax.Array
 Words = tuple[Array, ...]  # W arrays of the lanes' shape
 Call = Callable[..., Any]
 
-CELL_BITS = 6  # two bits of type, four of length
-CELL_MASK = (1 << CELL_BITS) - 1
 INT_MAX = 2**31 - 1
-
-
-class Layout:
-    """Bit fields of a packed int32, the first one lowest."""
-
-    def __init__(self, **widths: int) -> None:
-        """Lay the fields out one after the other, 31 bits at most (so that a packed word is never negative)."""
-        self.widths = widths
-        ends = np.cumsum(list(widths.values())).tolist()
-        if ends[-1] > 31:
-            raise ValueError(f"fields of {ends[-1]} bits don't fit 31 bits.")
-        self.lows = {name: end - width for (name, width), end in zip(widths.items(), ends, strict=True)}
-
-    def pack(self, **fields: int) -> int:
-        """The word that holds these fields; a negative field is held in two's complement."""
-        return sum((fields[name] & ((1 << width) - 1)) << self.lows[name] for name, width in self.widths.items())
-
-    def get(self, word: Array, name: str) -> Array:
-        """One field, not negative."""
-        return (word >> self.lows[name]) & ((1 << self.widths[name]) - 1)
-
-    def signed(self, word: Array, name: str) -> Array:
-        """One field in two's complement."""
-        unused = 32 - self.widths[name]
-        return (word << (unused - self.lows[name])) >> unused
-
-    def flag(self, word: Array, name: str) -> Array:
-        """Whether a one-bit field is set."""
-        return (word & (1 << self.lows[name])) != 0
-
-
-CONTROL = Layout(
-    source=3,
-    scale_by_top=1,
-    divide=1,
-    absolute=1,
-    sort=1,
-    scalar=4,
-    right_is_arg=1,
-    reverse=1,
-    window=3,
-    filter=2,
-    result_type=2,
-    lift=2,
-    swap=1,
-)
-NUMBERS = Layout(arg=6, scale=6, offset=6, factor=6)
-CHECKS = Layout(
-    types=18, static_fault=3, arity=2, same_type=1, reads_input=1, zero_divisor=1, needs_element=1, pushes=1
-)
-
-
-class Controls(NamedTuple):
-    """Packed control words of a slot, or of L slots."""
-
-    control: Array
-    numbers: Array
-    checks: Array
 
 
 class State(NamedTuple):
@@ -106,97 +44,6 @@ class Inputs(NamedTuple):
     y: Words
     x_meta: Array
     y_meta: Array
-
-
-# --- control words -----------------------------------------------------------------------------------------------
-
-
-def _affine(numbers: Affine, k: int) -> int:
-    return numbers[0] + numbers[1] * k
-
-
-def _operand_bits(kinds: tuple[Kind, ...]) -> int:
-    """For each operand two bits of the type it needs, and above them two bits that say which of those matter."""
-    pattern = {Kind.ANY: (0, 0), Kind.INT: (Type.INT, 3), Kind.BOOL: (Type.BOOL, 3), Kind.LIST: (Type.LIST, 3)}
-    pattern[Kind.NUM] = (1, 1)  # INT = 1 and LIST = 3 are the odd codes
-    bits = [pattern[kind][0] | pattern[kind][1] << 2 for kind in kinds]
-    return sum(cell << (CELL_BITS * index) for index, cell in enumerate(bits))
-
-
-def _pack(row: Instruction | None, k: int | None) -> tuple[int, int, int]:
-    """The three words of an instruction; None stands for a bad opcode and for a bad argument."""
-    if row is None:
-        nop = _pack(INSTRUCTIONS[0], 0)
-        return nop[0], nop[1], CHECKS.pack(**dict.fromkeys(CHECKS.widths, 0) | {"static_fault": Status.BAD_OPCODE})
-    static_fault = Status.OK
-    if row.reads_arg:
-        reads_missing_input = row.path.source is Source.INPUT and k is not None and k > 1
-        if k is None or reads_missing_input:
-            static_fault = Status.BAD_ARGUMENT
-        elif k == 0 and row.zero_divisor:
-            static_fault = Status.DIVISION_BY_ZERO
-    k = k or 0
-    path = row.path
-    result_type = {Kind.INT: Type.INT, Kind.BOOL: Type.BOOL}.get(row.results[0] if row.results else Kind.ANY, 0)
-    control = CONTROL.pack(
-        source=path.source + (min(k, 1) if path.source is Source.INPUT else 0),
-        scale_by_top=path.scale_by_top,
-        divide=path.divide,
-        absolute=path.absolute,
-        sort=path.sort,
-        scalar=path.scalar,
-        right_is_arg=row.reads_arg,
-        reverse=path.reverse,
-        window=path.window,
-        filter=path.filter,
-        result_type=result_type,
-        lift=row.growth,
-        swap=len(row.results) == 2 and row.growth == 0,
-    )
-    numbers = NUMBERS.pack(
-        arg=k, scale=_affine(path.scale, k), offset=_affine(path.offset, k), factor=_affine(path.factor, k)
-    )
-    checks = CHECKS.pack(
-        types=_operand_bits(row.operands),
-        static_fault=static_fault,
-        arity=len(row.operands),
-        same_type=row.same_type,
-        reads_input=path.source is Source.INPUT,
-        zero_divisor=row.zero_divisor and not row.reads_arg,
-        needs_element=row.needs_element,
-        pushes=row.growth > 0,
-    )
-    return control, numbers, checks
-
-
-@functools.cache
-def control_tables(args: int) -> Controls:
-    """The control words of every (opcode, argument): numpy int32 `[45 * (A + 1)]`, the last row and column for bad ones."""
-    rows = [*INSTRUCTIONS, None]
-    columns = [*range(args), None]
-    words = np.array([_pack(row, k) for row in rows for k in columns], np.int32)  # [45 * (A + 1), 3]
-    return Controls(*words.T)  # type: ignore[arg-type]
-
-
-def decode(op: Array, arg: Array, settings: Settings) -> Controls:
-    """Control words of the instructions, in the shape of `op` and `arg`."""
-    row = _where((op >= 0) & (op < NUM_OPCODES), op, NUM_OPCODES)
-    column = _where((arg >= 0) & (arg < settings.args), arg, settings.args)
-    index = row * (settings.args + 1) + column
-    tables = control_tables(settings.args)
-    return Controls(*(jnp.asarray(table).at[index].get(mode="promise_in_bounds") for table in tables))
-
-
-# --- the step ----------------------------------------------------------------------------------------------------
-
-
-def _where(condition: Array, yes: Array | int, no: Array | int) -> Array:
-    """Elementwise choice between int32 arrays of the condition's shape or plain ints."""
-    branches = [
-        branch if isinstance(branch, jax.Array) else lax.full(condition.shape, branch, jnp.int32)
-        for branch in (yes, no)
-    ]
-    return lax.select(condition, *branches)
 
 
 def _type(meta: Array) -> Array:
@@ -230,8 +77,9 @@ def step(state: State, controls: Controls, inputs: Inputs, call: Call) -> State:
     """
     blank = (lax.full_like(state.meta, 0),) * len(state.cells[0])
     a, b, c = (*state.cells, blank, blank)[:3]
+    deepest = _type(state.meta >> (CELL_BITS * (len(state.cells) - 1)))
     control, numbers, status, pc = call(
-        _check[len(state.cells)], state.meta, state.status, state.pc, a[0], controls, inputs.x_meta, inputs.y_meta
+        _check, controls, state.meta, deepest, state.status, state.pc, a[0], inputs.x_meta, inputs.y_meta
     )
     source, meta = call(_fetch, control, a, b, c[0], state.meta, inputs)
     quotients = call(_divide_by_k, numbers, source)
@@ -244,8 +92,15 @@ def step(state: State, controls: Controls, inputs: Inputs, call: Call) -> State:
     return State(cells, meta, status, pc)
 
 
-def _checks(
-    depth: int, meta: Array, status: Array, pc: Array, top: Array, controls: Controls, x_meta: Array, y_meta: Array
+def _check(
+    controls: Controls,
+    meta: Array,
+    deepest: Array,
+    status: Array,
+    pc: Array,
+    top: Array,
+    x_meta: Array,
+    y_meta: Array,
 ) -> tuple[Array, Array, Array, Array]:
     """The controls to act on (NOP's after a fault), the status and the pc."""
     control, numbers, checks = controls
@@ -255,25 +110,22 @@ def _checks(
     types = CHECKS.get(checks, "types")
     wrong = (meta ^ types) & (types >> 2) & 0b000011_000011_000011
     unequal = CHECKS.flag(checks, "same_type") & (_type(meta ^ (meta >> CELL_BITS)) != 0)
-    missing = CHECKS.flag(checks, "reads_input") & (_type(_where(is_second, y_meta, x_meta)) == 0)
+    missing = CHECKS.flag(checks, "reads_input") & (_type(choose(is_second, y_meta, x_meta)) == 0)
     no_divisor = CHECKS.flag(checks, "zero_divisor") & (top == 0)
     no_element = CHECKS.flag(checks, "needs_element") & (_length(meta) == 0)
-    full = CHECKS.flag(checks, "pushes") & (_type(meta >> (CELL_BITS * (depth - 1))) != 0)
+    full = CHECKS.flag(checks, "pushes") & (deepest != 0)
     static = CHECKS.get(checks, "static_fault")
-    fault = _where(full, Status.STACK_OVERFLOW, Status.OK)
-    fault = _where(no_element, Status.EMPTY_LIST, fault)
-    fault = _where(no_divisor, Status.DIVISION_BY_ZERO, fault)
-    fault = _where(missing, Status.BAD_ARGUMENT, fault)
-    fault = _where(static != 0, static, fault)
-    fault = _where((wrong != 0) | unequal, Status.TYPE_ERROR, fault)
-    fault = _where(_type(needed) == 0, Status.STACK_UNDERFLOW, fault)
-    status = _where(status == 0, fault, status)
+    fault = choose(full, Status.STACK_OVERFLOW, Status.OK)
+    fault = choose(no_element, Status.EMPTY_LIST, fault)
+    fault = choose(no_divisor, Status.DIVISION_BY_ZERO, fault)
+    fault = choose(missing, Status.BAD_ARGUMENT, fault)
+    fault = choose(static != 0, static, fault)
+    fault = choose((wrong != 0) | unequal, Status.TYPE_ERROR, fault)
+    fault = choose(_type(needed) == 0, Status.STACK_UNDERFLOW, fault)
+    status = choose(status == 0, fault, status)
     runs = status == 0
-    nop = _pack(INSTRUCTIONS[0], 0)
-    return _where(runs, control, nop[0]), _where(runs, numbers, nop[1]), status, pc + _where(runs, 1, 0)
-
-
-_check = [functools.partial(_checks, depth) for depth in range(5)]  # one function object a depth, for the jit cache
+    control, numbers = choose(runs, control, NOP_CONTROL), choose(runs, numbers, NOP_NUMBERS)
+    return control, numbers, status, pc + choose(runs, 1, 0)
 
 
 def _fetch(control: Array, a: Words, b: Words, chooser: Array, meta: Array, inputs: Inputs) -> tuple[Words, Array]:
@@ -283,14 +135,14 @@ def _fetch(control: Array, a: Words, b: Words, chooser: Array, meta: Array, inpu
     is_x, is_y = source == Source.INPUT, source == Source.INPUT + 1
 
     def pick(a: Array, b: Array, x: Array, y: Array) -> Array:
-        return _where(is_x, x, _where(is_y, y, _where(second, b, a)))
+        return choose(is_x, x, choose(is_y, y, choose(second, b, a)))
 
     words = tuple(map(pick, a, b, inputs.x, inputs.y))
     return words, pick(meta & CELL_MASK, (meta >> CELL_BITS) & CELL_MASK, inputs.x_meta, inputs.y_meta)
 
 
 def _divide_by_k(numbers: Array, words: Words) -> Words:
-    """floor(w / k) of each word, exact for all 32-bit words and k in 1..15, in float32 because integer division is slow.
+    """floor(w / k) of each word, exact for all words and k in 1..15; in float32, as integer division is slow.
 
     A coarse quotient is at most a few hundred off; the remainder that it leaves is exact and small, so that the second
     quotient, shifted to be positive and by half of its granularity 1/k, truncates to the right integer.
@@ -309,14 +161,14 @@ def _divide_by_k(numbers: Array, words: Words) -> Words:
 
 def _affine_words(control: Array, numbers: Array, words: Words, quotients: Words, top: Array) -> Words:
     """`scale * w + offset + factor * q` of each word, and its absolute value where asked for."""
-    scale = _where(CONTROL.flag(control, "scale_by_top"), top, NUMBERS.signed(numbers, "scale"))
+    scale = choose(CONTROL.flag(control, "scale_by_top"), top, NUMBERS.signed(numbers, "scale"))
     offset = NUMBERS.signed(numbers, "offset")
     factor = NUMBERS.signed(numbers, "factor")
     divide = CONTROL.flag(control, "divide")
-    sign = _where(CONTROL.flag(control, "absolute"), -1, 1)
+    sign = choose(CONTROL.flag(control, "absolute"), -1, 1)
 
     def affine(word: Array, quotient: Array) -> Array:
-        value = scale * word + offset + factor * _where(divide, quotient, top)
+        value = scale * word + offset + factor * choose(divide, quotient, top)
         return lax.max(value, value * sign)
 
     return tuple(map(affine, words, quotients))
@@ -342,7 +194,7 @@ def sorting_network(width: int) -> tuple[tuple[int, int], ...]:
 def _sort(control: Array, words: Words, length: Array) -> Words:
     """The words in ascending order where asked for; places past the length then hold garbage."""
     wanted = CONTROL.flag(control, "sort")
-    wires = [_where(length > index, word, INT_MAX) for index, word in enumerate(words)]
+    wires = [choose(length > index, word, INT_MAX) for index, word in enumerate(words)]
     for low, high in sorting_network(len(words)):
         wires[low], wires[high] = lax.min(wires[low], wires[high]), lax.max(wires[low], wires[high])
     return tuple(lax.select(wanted, wire, word) for wire, word in zip(wires, words, strict=True))
@@ -350,7 +202,7 @@ def _sort(control: Array, words: Words, length: Array) -> Words:
 
 def _scalar(control: Array, numbers: Array, words: Words, left: Array, top: Array, length: Array) -> Array:
     """The first word, replaced by one number where asked for."""
-    right = _where(CONTROL.flag(control, "right_is_arg"), NUMBERS.get(numbers, "arg"), top)
+    right = choose(CONTROL.flag(control, "right_is_arg"), NUMBERS.get(numbers, "arg"), top)
     wanted = CONTROL.get(control, "scalar")
     quotient, remainder = _floor_divide(left, right)
     answers = {
@@ -367,7 +219,7 @@ def _scalar(control: Array, numbers: Array, words: Words, left: Array, top: Arra
     }
     first = words[0]
     for scalar, answer in answers.items():
-        first = _where(wanted == scalar, answer, first)
+        first = choose(wanted == scalar, answer, first)
     return first
 
 
@@ -376,11 +228,11 @@ def _floor_divide(left: Array, right: Array) -> tuple[Array, Array]:
 
     A zero must not reach the division: folding a constant division by zero ends the compiler's process.
     """
-    divisor = _where(right == 0, 1, right)
+    divisor = choose(right == 0, 1, right)
     quotient = lax.div(left, divisor)
     remainder = left - quotient * divisor
     inexact = (remainder != 0) & ((remainder ^ divisor) < 0)
-    return quotient - _where(inexact, 1, 0), remainder + _where(inexact, divisor, 0)
+    return quotient - choose(inexact, 1, 0), remainder + choose(inexact, divisor, 0)
 
 
 def _select_places(control: Array, numbers: Array, words: Words, length: Array) -> tuple[Words, Words]:
@@ -389,10 +241,10 @@ def _select_places(control: Array, numbers: Array, words: Words, length: Array) 
     k = NUMBERS.get(numbers, "arg")
     window = CONTROL.get(control, "window")
     taken = lax.min(k, length)
-    low = _where(window == Window.LAST, length - 1, _where(window == Window.DROP, taken, 0))
-    high = _where(window == Window.FIRST, 1, _where(window == Window.TAKE, taken, length))
+    low = choose(window == Window.LAST, length - 1, choose(window == Window.DROP, taken, 0))
+    high = choose(window == Window.FIRST, 1, choose(window == Window.TAKE, taken, length))
     reverse = CONTROL.flag(control, "reverse")
-    low, high = _where(reverse, width - length, low), _where(reverse, width, high)
+    low, high = choose(reverse, width - length, low), choose(reverse, width, high)
     chosen = CONTROL.get(control, "filter")
     above, below, even = chosen == Filter.ABOVE, chosen == Filter.BELOW, chosen == Filter.EVEN
 
@@ -424,14 +276,16 @@ def _settle(
     swap = CONTROL.flag(control, "swap")
     pushes, pops, pops_two = lift == 1, lift == -1, lift == -2
     result_type = CONTROL.get(control, "result_type")
-    new_type = _where(result_type != 0, result_type, _type(source_meta))
-    bare = _where(new_type == 0, 0, new_type | (count << 2))
+    new_type = choose(result_type != 0, result_type, _type(source_meta))
+    bare = choose(new_type == 0, 0, new_type | (count << 2))
     all_bits = (1 << (CELL_BITS * len(cells))) - 1
-    under = _where(
-        pushes, meta, _where(pops, meta >> (2 * CELL_BITS), _where(pops_two, meta >> (3 * CELL_BITS), meta >> CELL_BITS))
+    under = choose(
+        pushes,
+        meta,
+        choose(pops, meta >> (2 * CELL_BITS), choose(pops_two, meta >> (3 * CELL_BITS), meta >> CELL_BITS)),
     )
     swapped = (under & ~CELL_MASK) | (meta & CELL_MASK)
-    meta = ((_where(swap, swapped, under) << CELL_BITS) | bare) & all_bits
+    meta = ((choose(swap, swapped, under) << CELL_BITS) | bare) & all_bits
 
     def at(index: int) -> Words:
         return cells[min(index, len(cells) - 1)]

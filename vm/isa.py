@@ -215,9 +215,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     Instruction("FGT", "the elements > k", (_LIST,), (_LIST,), Path(filter=Filter.ABOVE), reads_arg=True),
     Instruction("FLT", "the elements < k", (_LIST,), (_LIST,), Path(filter=Filter.BELOW), reads_arg=True),
     Instruction("FEVEN", "the even elements", (_LIST,), (_LIST,), Path(filter=Filter.EVEN)),
-    Instruction(
-        "SELECT", "b if c, else a", (_ANY, _ANY, _BOOL), (_ANY,), Path(source=Source.CHOSEN), same_type=True
-    ),
+    Instruction("SELECT", "b if c, else a", (_ANY, _ANY, _BOOL), (_ANY,), Path(source=Source.CHOSEN), same_type=True),
 )
 if len(INSTRUCTIONS) != NUM_OPCODES:
     raise AssertionError(f"the table has {len(INSTRUCTIONS)} rows for {NUM_OPCODES} opcodes.")

@@ -13,6 +13,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from vm import datapath, lowering
+from vm.controls import Controls, decode
 from vm.types import DEFAULT_SETTINGS, Program, Result, Settings, Trace, Value
 
 
@@ -28,7 +29,7 @@ def run(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) 
       The output (`EMPTY` after a fault), the `Status` and the index of the faulting slot (L when none).
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, False)(datapath.decode(*program, settings), inputs)
+    return _batchable(settings, False)(decode(*program, settings), inputs)
 
 
 def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) -> Trace:
@@ -44,7 +45,7 @@ def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS
       fault on, and an empty stack's top is EMPTY.
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, True)(datapath.decode(*program, settings), inputs)
+    return _batchable(settings, True)(decode(*program, settings), inputs)
 
 
 def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
@@ -55,29 +56,29 @@ def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
 
 
 @functools.cache
-def _batchable(settings: Settings, with_tops: bool) -> Callable[[datapath.Controls, Value], Any]:
+def _batchable(settings: Settings, with_tops: bool) -> Callable[[Controls, Value], Any]:
     """The machine for one lane, with a batching rule that turns every mapped axis into one axis of lanes.
 
     Control words are decoded before, once a program, because a table in here would be a constant of a `custom_vmap`
     function, which a mapped `lax.cond` refuses.
     """
 
-    def execute(call: datapath.Call, controls: datapath.Controls, inputs: Value) -> Any:
+    def execute(call: datapath.Call, controls: Controls, inputs: Value) -> Any:
         return _execute(controls, inputs, settings, with_tops, call)
 
     kept = functools.partial(execute, lowering.kept_call)
     direct = functools.partial(execute, lowering.direct_call)
 
     @custom_vmap
-    def many(controls: datapath.Controls, inputs: Value) -> Any:
+    def many(controls: Controls, inputs: Value) -> Any:
         return lowering.map_chunks(kept, controls, inputs) if lowering.available() else direct(controls, inputs)
 
     @custom_vmap
-    def one(controls: datapath.Controls, inputs: Value) -> Any:
+    def one(controls: Controls, inputs: Value) -> Any:
         return direct(controls, inputs)
 
     @many.def_vmap
-    def more(size: int, mapped: Any, controls: datapath.Controls, inputs: Value) -> Any:
+    def more(size: int, mapped: Any, controls: Controls, inputs: Value) -> Any:
         args = _spread(size, mapped, controls, inputs)
         lanes = args[1].type.shape[1]
         flat = jax.tree.map(lambda x: x.reshape(size * lanes, *x.shape[2:]), args)
@@ -85,7 +86,7 @@ def _batchable(settings: Settings, with_tops: bool) -> Callable[[datapath.Contro
         return result, jax.tree.map(lambda _: True, result)
 
     @one.def_vmap
-    def first(size: int, mapped: Any, controls: datapath.Controls, inputs: Value) -> Any:
+    def first(size: int, mapped: Any, controls: Controls, inputs: Value) -> Any:
         result = many(*_spread(size, mapped, controls, inputs))
         return result, jax.tree.map(lambda _: True, result)
 
@@ -94,19 +95,21 @@ def _batchable(settings: Settings, with_tops: bool) -> Callable[[datapath.Contro
 
 def _spread(size: int, mapped: Any, *args: Any) -> Any:
     """Give the arguments that aren't mapped the mapped axis too."""
-    return jax.tree.map(lambda is_mapped, x: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape)), tuple(mapped), args)
+
+    def spread(is_mapped: bool, x: jax.Array) -> jax.Array:
+        return x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))
+
+    return jax.tree.map(spread, tuple(mapped), args)
 
 
-def _execute(
-    controls: datapath.Controls, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call
-) -> Any:
+def _execute(controls: Controls, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call) -> Any:
     """A `Result` or `Trace` over leading lane axes: controls `[..., L]`, inputs `[..., 2]` and `[..., 2, W]`."""
     slots = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), controls)  # [L, ...]
     meta = inputs.type | (inputs.length << 2)  # [..., 2]
     x, y = (tuple(inputs.words[..., index, word] for word in range(settings.width)) for index in range(2))
     task = datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
 
-    def slot(state: datapath.State, controls: datapath.Controls) -> tuple[datapath.State, Any]:
+    def slot(state: datapath.State, controls: Controls) -> tuple[datapath.State, Any]:
         state = datapath.step(state, controls, task, call)
         return state, (datapath.top(state) if with_tops else None)
 

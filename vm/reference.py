@@ -6,22 +6,28 @@ A cell is `(type, words)` inside and `(type, length, words)` with padded words o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 EMPTY, INT, BOOL, LIST = 0, 1, 2, 3
 OK, STACK_UNDERFLOW, TYPE_ERROR, BAD_ARGUMENT, DIVISION_BY_ZERO, EMPTY_LIST, STACK_OVERFLOW, BAD_OPCODE = range(8)
 
-NAMES = (
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NAMES = _names(
     "NOP INPUT CONST DUP SWAP POP ADD SUB MUL DIV MOD MIN MAX ADDI SUBI MULI DIVI MODI NEG ABS EQ LT GT EQI LTI GTI "
     "EVEN NOT AND OR LEN SUM MAXL MINL HEAD LAST SORT REV TAKE DROP FGT FLT FEVEN SELECT"
-).split()
-READS_ARGUMENT = frozenset("INPUT CONST ADDI SUBI MULI DIVI MODI EQI LTI GTI TAKE DROP FGT FLT".split())
+)
+READS_ARGUMENT = frozenset(_names("INPUT CONST ADDI SUBI MULI DIVI MODI EQI LTI GTI TAKE DROP FGT FLT"))
 
 OutsideCell = tuple[int, int, tuple[int, ...]]
 Outcome = tuple[OutsideCell, int, int]
 Cell = tuple[int, tuple[int, ...]]
 Stack = tuple[Cell, ...]
+Operation = Callable[..., Any]
 
 
 class Fault(Exception):
@@ -57,7 +63,7 @@ def _pop_plan(name: str) -> tuple[str, ...]:
 _ALLOWED = {"I": (INT,), "B": (BOOL,), "L": (LIST,), "N": (INT, LIST), "*": (INT, BOOL, LIST)}
 _OPERANDS = {name: tuple(_ALLOWED[letter] for letter in _pop_plan(name)) for name in NAMES}
 
-_BINARY = {
+_BINARY: dict[str, Operation] = {
     "ADD": lambda b, a: b + a,
     "SUB": lambda b, a: b - a,
     "MUL": lambda b, a: b * a,
@@ -71,7 +77,7 @@ _BINARY = {
     "LT": lambda b, a: int(b < a),
     "GT": lambda b, a: int(b > a),
 }
-_ELEMENTWISE = {
+_ELEMENTWISE: dict[str, Operation] = {
     "ADDI": lambda a, k: a + k,
     "SUBI": lambda a, k: a - k,
     "MULI": lambda a, k: a * k,
@@ -80,14 +86,14 @@ _ELEMENTWISE = {
     "NEG": lambda a, k: -a,
     "ABS": lambda a, k: abs(a),
 }
-_TESTS = {
+_TESTS: dict[str, Operation] = {
     "EQI": lambda a, k: a == k,
     "LTI": lambda a, k: a < k,
     "GTI": lambda a, k: a > k,
     "EVEN": lambda a, k: a % 2 == 0,
     "NOT": lambda a, k: a == 0,
 }
-_REDUCTIONS = {
+_REDUCTIONS: dict[str, Operation] = {
     "LEN": len,
     "SUM": sum,
     "MAXL": max,
@@ -95,7 +101,7 @@ _REDUCTIONS = {
     "HEAD": lambda words: words[0],
     "LAST": lambda words: words[-1],
 }
-_LISTS = {
+_LISTS: dict[str, Operation] = {
     "SORT": lambda words, k: sorted(words),
     "REV": lambda words, k: words[::-1],
     "TAKE": lambda words, k: words[:k],
@@ -164,7 +170,7 @@ def step(stack: Stack, op: int, k: int, inputs: Sequence[Cell], depth: int = 4, 
 def cell(value: Any, width: int = 8) -> OutsideCell:
     """`(type, length, words)` from None (EMPTY), an int, a bool, a list of ints, or a Value-like object."""
     if isinstance(value, tuple) and not hasattr(value, "words"):
-        return value  # type: ignore[return-value]
+        return value
     if hasattr(value, "words"):
         return int(value.type), int(value.length), tuple(int(word) for word in value.words)
     if value is None:
