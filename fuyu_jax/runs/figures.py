@@ -145,12 +145,11 @@ def headroom(tables: RunTables, path: Path) -> Rows:
 def oracle_by_budget(tables: RunTables, path: Path) -> Rows:
     """Solve rate of both oracles against the budget K, a line a split."""
     rows = [
-        {"oracle": f"{row['split']}, {label(row['phase'])}", **_columns(row, "k", "n", *_ACCURACY)}
+        {"split": row["split"], "oracle": label(row["phase"]), **_columns(row, "k", "n", *_ACCURACY)}
         for row in tables.metrics
         if row["phase"] in ("oracle_reference", "oracle_search") and row["split"] != "all"
     ]
-    rows.sort(key=lambda row: row["k"])
-    axis = Axis("Oracle against the budget", "k", "oracle", "accuracy", "solved", "edit budget K")
+    axis = Axis("Oracle against the budget", "k", "split", "accuracy", "solved", "edit budget K", dash="oracle")
     lines(path, axis, rows)
     return rows
 

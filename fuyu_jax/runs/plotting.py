@@ -14,13 +14,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 Row = Mapping[str, Any]
 
 # Okabe and Ito's palette, told apart with any kind of colour vision; yellow comes last, it is faint on white.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 MARKERS = "osD^vPX*"
+DASHES = ("-", "--", "-.", ":")
+MOST_MARKERS = 20  # a line of more points is drawn without markers
 STYLE: Any = {
     "text.parse_math": False,  # a label with a dollar sign is a label
     "font.size": 10,
@@ -38,22 +40,24 @@ class Axis:
     Attributes:
       title: over the chart.
       x: the column along the horizontal axis.
-      series: the column that decides the colour; None for one series.
+      series: the column that decides the colour.
       y: the column of the height.
       ylabel: what the height is.
       xlabel: what the horizontal axis is.
       low, high: columns of the ends of its interval, where there is one.
+      dash: the column that decides how a line is dashed, where there is one.
       share: whether heights are shares of one, shown as percent from 0 to 100.
     """
 
     title: str
     x: str
-    series: str | None
+    series: str
     y: str
     ylabel: str
     xlabel: str = ""
     low: str | None = None
     high: str | None = None
+    dash: str | None = None
     share: bool = True
 
 
@@ -68,7 +72,7 @@ def bars(path: Path, axis: Axis, rows: Sequence[Row], reference: Row | None = No
     """
     groups, series = _values(rows, axis.x), _values(rows, axis.series)
     with _figure(path, axis, wide=len(groups) * max(len(series), 1)) as axes:
-        width = 0.8 / max(len(series), 1)
+        width = min(0.3, 0.8 / max(len(series), 1))
         for index, name in enumerate(series):
             mine = [row for row in rows if _name(row, axis.series) == name]
             left = [groups.index(_name(row, axis.x)) + (index - (len(series) - 1) / 2) * width for row in mine]
@@ -85,10 +89,9 @@ def bars(path: Path, axis: Axis, rows: Sequence[Row], reference: Row | None = No
                     )  # fmt: skip
         for index, (label, height) in enumerate((reference or {}).items()):
             if math.isfinite(_number(height)):
-                axes.axhline(
-                    height, color="#555555", linestyle=("--", ":", "-.")[index % 3], linewidth=1.2, label=label
-                )
+                axes.axhline(height, color="#555555", linestyle=DASHES[1 + index % 3], linewidth=1.2, label=label)
         axes.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 3 else 0)
+        axes.set_xlim(-0.6, max(len(groups), 1) - 0.4)
 
 
 def lines(path: Path, axis: Axis, rows: Sequence[Row], marks: Sequence[tuple[float, str]] = ()) -> None:
@@ -100,16 +103,22 @@ def lines(path: Path, axis: Axis, rows: Sequence[Row], marks: Sequence[tuple[flo
       rows: the data, in the order of the line; a height that is None or NaN breaks the line.
       marks: positions and labels of vertical lines.
     """
-    series = _values(rows, axis.series)
+    series, dashes = _values(rows, axis.series), _values(rows, axis.dash)
     with _figure(path, axis, wide=0) as axes:
         for index, name in enumerate(series):
-            mine = [row for row in rows if _name(row, axis.series) == name]
-            xs, ys = [_number(row.get(axis.x)) for row in mine], [_number(row.get(axis.y)) for row in mine]
-            marker = MARKERS[index % len(MARKERS)] if len(mine) <= 20 else ""
-            style = ("-", "--", "-.", ":")[index // len(COLOURS) % 4]
-            axes.plot(xs, ys, color=COLOURS[index % len(COLOURS)], marker=marker, linestyle=style, label=name)
-            for x, y, row in zip(xs, ys, mine, strict=True):
-                _interval(axes, axis, x, y, row)
+            for dash, dashed in zip(DASHES * len(dashes), dashes, strict=False):
+                mine = [row for row in rows if (_name(row, axis.series), _name(row, axis.dash)) == (name, dashed)]
+                xs, ys = [_number(row.get(axis.x)) for row in mine], [_number(row.get(axis.y)) for row in mine]
+                marker = MARKERS[index % len(MARKERS)] if len(mine) <= MOST_MARKERS else ""
+                label = f"{name}, {dashed}" if axis.dash else name
+                axes.plot(xs, ys, color=COLOURS[index % len(COLOURS)], marker=marker, linestyle=dash, label=label)
+                for x, y, row in zip(xs, ys, mine, strict=True):
+                    _interval(axes, axis, x, y, row)
+        places = sorted({_number(row.get(axis.x)) for row in rows})
+        if len(places) <= MOST_MARKERS:
+            axes.set_xticks(places)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for x, label in marks:
             axes.axvline(x, color="#999999", linewidth=0.8)
             axes.annotate(
@@ -120,7 +129,7 @@ def lines(path: Path, axis: Axis, rows: Sequence[Row], marks: Sequence[tuple[flo
 
 @contextmanager
 def _figure(path: Path, axis: Axis, wide: int) -> Iterator[Axes]:
-    """Axes to draw on; the figure is finished and written at the end. Matplotlib's list of open figures never has it."""
+    """Axes to draw on; the figure is written at the end and never enters matplotlib's list of open ones."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(min(14.0, max(7.0, 2.5 + 0.32 * wide)), 4.2), layout="constrained")
         FigureCanvasAgg(figure)
@@ -137,8 +146,10 @@ def _figure(path: Path, axis: Axis, wide: int) -> Iterator[Axes]:
         handles, labels = _drawn(axes)
         if not handles:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color="#555555")
-        elif labels != [""]:
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        else:
+            # About 13 characters fit an inch; the handle and the gaps take the room of 8.
+            columns = int(13 * figure.get_figwidth() / (max(map(len, labels)) + 8))
+            figure.legend(handles, labels, loc="outside lower center", ncols=min(max(1, columns), len(labels)))
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 

@@ -95,6 +95,15 @@ class PilotSettings:
         """The settings as plain JSON values, in the order of the fields."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
 
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> PilotSettings:
+        """The settings in a `config.json`; keys that are no setting are left out."""
+        names = [item.name for item in dataclasses.fields(cls) if item.name in config]
+        values: dict[str, Any] = {
+            name: tuple(config[name]) if isinstance(config[name], list) else config[name] for name in names
+        }
+        return cls(**values)
+
     def command(self) -> str:
         """The shortest command that repeats this run in a folder of its own."""
         base = {**_defaults(), **PRESETS[self.preset]}

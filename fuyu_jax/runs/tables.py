@@ -28,20 +28,23 @@ LOSS_COLUMNS = (
 )  # fmt: skip
 
 SIGNAL_COLUMNS = (
-    "states", "train_states", "candidates_per_state", "rollout_success", "reachable_after", "destroyed_reachability",
+    "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after", "destroyed_reachability",
     "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
 )  # fmt: skip
 
 DIAGNOSTIC_COLUMNS = (
-    "state_set", "action_accuracy", "slot_accuracy", "opcode_accuracy", "argument_accuracy", "stop_accuracy",
+    "state_set", "kind_accuracy", "action_accuracy", "slot_accuracy", "opcode_accuracy", "argument_accuracy", "stop_accuracy",
     "recall_at_1", "recall_at_16", "rank_accuracy", "echo_accuracy", "stop_calibration_error", "kl_to_bc",
 )  # fmt: skip
 
 # One table for all three kinds of row: `update` (losses), `signals` (rollouts of a round), `diagnostics` (a phase).
 TRAIN_LOG_COLUMNS = (
-    "phase", "update", "kind", *LOSS_COLUMNS, "entropy", "clip_fraction", "gradient_norm", "learning_rate", "tokens",
+    "phase", "update", "kind", *LOSS_COLUMNS, "entropy", "clip_fraction", "gradient_norm", "skipped_updates", "tokens",
     *SIGNAL_COLUMNS, *DIAGNOSTIC_COLUMNS,
 )  # fmt: skip
+
+METRICS_TEXT = ("arm", "phase", "mode", "split")
+TRAIN_LOG_TEXT = ("phase", "kind", "state_set")
 
 Row = Mapping[str, Any]
 
@@ -115,11 +118,26 @@ def to_number(cell: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
+def read_table(path: Path, text: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of a CSV file with the cells of all but the `text` columns as numbers, None where empty.
+
+    A number without a fraction is an int.
+    """
+    kept = set(text)
+    return [
+        {name: cell if name in kept else _tidy(to_number(cell)) for name, cell in row.items()} for row in read_csv(path)
+    ]
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file under a temporary name and moves it into place, so that no reader ever sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
+
+
+def _tidy(number: float | None) -> float | None:
+    return int(number) if number is not None and number.is_integer() else number
 
 
 def _lines(columns: Sequence[str], rows: Iterable[Row]) -> str:
