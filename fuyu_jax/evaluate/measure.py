@@ -1,0 +1,236 @@
+"""Measuring a policy: one argmax rollout a budget, from which every way of stopping is read off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+import vm
+from fuyu_jax.evaluate.outcomes import Outcomes
+from fuyu_jax.learn.demos import THREEFRY
+from fuyu_jax.learn.training import Params, Policy
+from fuyu_jax.rollout import Episodes, rollout
+from vm.tasks import TaskArrays, Tasks
+
+MODES = ("forced", "learned", "value_gated", "verified")
+CHUNK = 64  # tasks in one compiled call
+
+
+class Labels(NamedTuple):
+    """The columns of `outcomes.csv` that say whose rows they are."""
+
+    arm: str
+    phase: str
+    seed: int
+
+
+Roll = Callable[[TaskArrays, jax.Array, jax.Array], Episodes]  # B tasks, budgets [B, G], task indices [B]
+
+
+def greedy_rollouts(policy: Policy, steps: int, no_repeat: bool) -> Callable[[Params, TaskArrays, jax.Array], Episodes]:
+    """A jitted function of parameters, B tasks and budgets int32 `[B, G]`: argmax episodes that never stop."""
+
+    @jax.jit
+    def roll(params: Params, tasks: TaskArrays, budget: jax.Array) -> Episodes:
+        return _rollouts(policy, params, tasks, budget, steps, no_repeat, keys=None)
+
+    return roll
+
+
+def sampled_rollouts(policy: Policy, steps: int, no_repeat: bool) -> Callable[..., Episodes]:
+    """As `greedy_rollouts`, with a typed key for each lane `[B, G]` as well: edits and STOP are sampled."""
+
+    @jax.jit
+    def roll(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array) -> Episodes:
+        return _rollouts(policy, params, tasks, budget, steps, no_repeat, keys)
+
+    return roll
+
+
+def _rollouts(
+    policy: Policy,
+    params: Params,
+    tasks: TaskArrays,
+    budget: jax.Array,
+    steps: int,
+    no_repeat: bool,
+    keys: jax.Array | None,
+) -> Episodes:
+    return rollout(
+        policy.reader(params, tasks)[1],
+        tasks.public,
+        tasks.hidden,
+        repeat_lanes(tasks.start, budget.shape[1]),
+        budget,
+        steps=steps,
+        keys=keys,
+        may_stop=keys is not None,
+        no_repeat=no_repeat,
+        settings=policy.settings,
+    )
+
+
+def repeat_lanes(program: vm.Program, lanes: int) -> vm.Program:
+    """Programs `[B, L]` for each of G lanes: `[B, G, L]`."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (len(leaf), lanes, leaf.shape[-1])), program)
+
+
+def lane_keys(key: jax.Array, index: jax.Array, lanes: int) -> jax.Array:
+    """A key for each lane of each task, from the task's index alone: typed keys `[B, G]`."""
+    return jax.vmap(lambda task: jax.random.split(jax.random.fold_in(key, task), lanes))(index)
+
+
+def chunks(tasks: Tasks, size: int = CHUNK) -> list[tuple[slice, TaskArrays]]:
+    """The tasks in parts of one size; the last is filled up with its own first tasks, so that nothing recompiles.
+
+    Each part comes with the slice of the tasks that it holds first.
+    """
+    parts = []
+    for first in range(0, len(tasks), size):
+        rows = np.arange(first, first + size)
+        rows = np.where(rows < len(tasks), rows, first)
+        part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], tasks.arrays)
+        parts.append((slice(first, min(first + size, len(tasks))), part))
+    return parts
+
+
+class Lanes(NamedTuple):
+    """Episodes of N lanes on the host, time first; as in `Episodes`, with `public_solved` for its public examples."""
+
+    solved: NDArray[np.bool_]  # [T + 1, N]
+    public_solved: NDArray[np.bool_]  # [T + 1, N]
+    action: NDArray[np.int32]  # [T, N]
+    valid: NDArray[np.bool_]  # [T, N]
+    stop_prob: NDArray[np.float32]  # [T, N]
+    done_prob: NDArray[np.float32]  # [T, N]
+
+
+def stop_times(lanes: Lanes, budget: int, mode: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """When each episode ends under a mode of stopping, and whether it ended by STOP: int `[N]`, bool `[N]`.
+
+    STOP costs no budget; it is decided before each edit, and `verified` also looks at the last program.
+    """
+    never = np.zeros((budget + 1, lanes.solved.shape[1]), np.bool_)
+    if mode == "learned":
+        never[:budget] = lanes.stop_prob[:budget] >= 0.5
+    elif mode == "value_gated":
+        never[:budget] = (lanes.stop_prob[:budget] >= 0.5) & (lanes.done_prob[:budget] >= 0.5)
+    elif mode == "verified":
+        never[: budget + 1] = lanes.public_solved[: budget + 1]
+    stopped = never.any(axis=0)
+    return np.where(stopped, never.argmax(axis=0), budget), stopped
+
+
+def outcomes_of(lanes: Lanes, labels: Labels, mode: str, split: str, budget: int) -> Outcomes:
+    """The rows of N lanes, one a task, under one mode and budget."""
+    end, stopped = stop_times(lanes, budget, mode)
+    count = np.arange(len(end))
+    time = np.arange(budget + 1)[:, None]
+    solved = lanes.solved[end, count]
+    return Outcomes.build(
+        **labels._asdict(),
+        mode=mode,
+        split=split,
+        k=budget,
+        task=count,
+        start_solved=lanes.solved[0],
+        solved=solved,
+        ever_solved=(lanes.solved[: budget + 1] & (time <= end[None])).any(axis=0),
+        false_stop=stopped & ~solved,
+        steps=end,
+        valid_edits=(lanes.valid[:budget] & (time[:-1] < end[None])).sum(axis=0),
+        edits=lanes.action.T,
+    )
+
+
+def to_lanes(episodes: Episodes, lane: int, public: int) -> Lanes:
+    """One lane of each task of device episodes, on the host."""
+    pick = lambda leaf: np.asarray(leaf[:, :, lane])  # noqa: E731
+    return Lanes(
+        solved=pick(episodes.solved),
+        public_solved=pick(episodes.public) == public,
+        action=pick(episodes.action),
+        valid=pick(episodes.valid),
+        stop_prob=pick(episodes.stop_prob),
+        done_prob=pick(episodes.done_prob),
+    )
+
+
+def join_lanes(parts: Sequence[Lanes], sizes: Sequence[int]) -> Lanes:
+    """Parts side by side, each cut to its size."""
+    return Lanes(
+        *(
+            np.concatenate([leaf[:, :size] for leaf, size in zip(leaves, sizes, strict=True)], axis=1)
+            for leaves in zip(*parts, strict=True)
+        )
+    )
+
+
+def roll_split(roll: Roll, tasks: Tasks, budgets: Sequence[int]) -> list[Lanes]:
+    """Roll out a split with one lane for each budget; the lanes of all tasks for each budget, in that order."""
+    public = tasks.public.targets.type.shape[-1]
+    parts: list[list[Lanes]] = [[] for _ in budgets]
+    sizes = []
+    for rows, arrays in chunks(tasks):
+        budget = jnp.broadcast_to(jnp.asarray(budgets, jnp.int32), (CHUNK, len(budgets)))
+        episodes = roll(arrays, budget, jnp.arange(rows.start, rows.start + CHUNK))
+        sizes.append(rows.stop - rows.start)
+        for lane, part in enumerate(parts):
+            part.append(to_lanes(episodes, lane, public))
+    return [join_lanes(part, sizes) for part in parts]
+
+
+def measure_policy(
+    roll: Roll,
+    splits: Mapping[str, Tasks],
+    budgets: Sequence[int],
+    labels: Labels,
+    modes: Sequence[str] = MODES,
+    advance: Callable[[str], None] = lambda split: None,
+) -> Outcomes:
+    """Outcomes of a policy on every split, under every mode and budget.
+
+    Args:
+      roll: episodes that never stop, of B tasks with budgets `[B, G]`.
+      splits: tasks by split.
+      budgets: K values; 0 asks the policy nothing.
+      labels: whose rows they are.
+      modes: ways of stopping.
+      advance: called when a split is done.
+    """
+    parts = []
+    for split, tasks in splits.items():
+        for budget, lanes in zip(budgets, roll_split(roll, tasks, budgets), strict=True):
+            parts += [outcomes_of(lanes, labels, mode, split, budget) for mode in modes]
+        advance(split)
+    return Outcomes.concatenate(parts)
+
+
+def pass_at(
+    roll: Callable[..., Episodes],
+    params: Params,
+    splits: Mapping[str, Tasks],
+    budget: int,
+    samples: int,
+    tasks_a_split: int,
+    seed: int,
+) -> dict[str, float]:
+    """Share of the first tasks of each split that at least one of several sampled episodes solves."""
+    rates = {}
+    for split, tasks in splits.items():
+        won: list[bool] = []
+        for rows, arrays in chunks(tasks):
+            if rows.start >= tasks_a_split:
+                break
+            base = jax.random.key(seed, impl=THREEFRY)
+            keys = lane_keys(base, jnp.arange(rows.start, rows.start + CHUNK), samples)
+            episodes = roll(params, arrays, jnp.full((CHUNK, samples), budget, jnp.int32), keys)
+            solved = np.asarray(jnp.any(episodes.solved[-1], axis=-1))
+            won += solved[: min(rows.stop, tasks_a_split) - rows.start].tolist()
+        rates[split] = float(np.mean(won))
+    return rates

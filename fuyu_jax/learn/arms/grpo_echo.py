@@ -1,0 +1,174 @@
+"""Arm `grpo_echo`: groups of rollouts, process reward, ECHO loss and a DAgger-style anchor to the oracle.
+
+Each turn: roll out a group from every task's start; credit each decision by its shaped reward against the group's
+decisions in the same state, plus half of its trajectory's advantage; then a few clipped updates, held near the copied
+policy by the exact KL over the action set, by the oracle's labels on the policy's own states (the anchor) and by
+copied demonstrations (replay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fuyu_jax.controller import Readout, action_log_probs
+from fuyu_jax.learn.arms.bc import CloningOptions, Report, cloning_loss
+from fuyu_jax.learn.demos import Demonstrations, DemonstrationSource
+from fuyu_jax.learn.experience import Experience, RolloutOptions, collect, taken
+from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, entropy, exact_kl
+from fuyu_jax.learn.losses.reduce import masked_mean
+from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
+from fuyu_jax.learn.states import oracle_states
+from fuyu_jax.learn.training import (
+    Metrics,
+    Params,
+    Policy,
+    TrainState,
+    apply_update,
+    make_optimizer,
+    start_training,
+)
+from vm.tasks import TaskArrays, TaskStream
+
+
+@dataclass(frozen=True)
+class GrpoOptions:
+    """Sizes and weights of the arm.
+
+    Attributes:
+      updates: optimiser steps in all; rounds: parts after each of which the policy is handed out.
+      rollout_tasks: tasks of one turn; reuse: passes over a turn's decisions.
+      batch_tasks: tasks in one update, a divisor of `rollout_tasks`.
+      learning_rate: peak.
+      kl_weight, anchor_weight, replay_weight, echo_weight, value_weight, entropy_weight: of the loss terms.
+      clip_low, clip_high: bounds of the probability ratio.
+      weights: of the supervised terms.
+    """
+
+    updates: int
+    rounds: int
+    rollout_tasks: int
+    reuse: int
+    batch_tasks: int
+    learning_rate: float
+    kl_weight: float
+    anchor_weight: float
+    replay_weight: float
+    echo_weight: float
+    value_weight: float = 0.25
+    entropy_weight: float = 1e-3
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    weights: ImitationWeights = ImitationWeights()
+
+    @property
+    def updates_per_turn(self) -> int:
+        """Updates made from one turn's rollouts."""
+        return self.reuse * (self.rollout_tasks // self.batch_tasks)
+
+
+def policy_terms(readout: Readout, batch: Experience, options: GrpoOptions) -> Metrics:
+    """The reward's part of the loss, and what tells whether it is healthy."""
+    log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, batch.allowed)
+    weight = batch.states.weight
+    clipped = clipped_policy_loss(
+        taken(log_probs, batch.states.action),
+        batch.old_log_prob,
+        batch.advantage,
+        options.clip_low,
+        options.clip_high,
+    )
+    value = optax.sigmoid_binary_cross_entropy(readout.value_logit, batch.won.astype(jnp.float32))
+    return {
+        "policy_loss": masked_mean(clipped.loss, weight),
+        "kl_loss": masked_mean(exact_kl(log_probs, batch.reference), weight),
+        "entropy": masked_mean(entropy(log_probs), weight),
+        "value_loss": masked_mean(value, weight),
+        "clip_fraction": masked_mean(clipped.clipped.astype(jnp.float32), weight),
+    }
+
+
+def improve(
+    policy: Policy,
+    params: Params,
+    source: DemonstrationSource,
+    stream: TaskStream,
+    cloning: CloningOptions,
+    options: GrpoOptions,
+    rollouts: RolloutOptions,
+    key: jax.Array,
+    report: Report,
+    report_signals: Report,
+) -> Iterator[Params]:
+    """Update a copied policy and hand out the parameters after each round.
+
+    Args:
+      policy: the controller's structure and tokens.
+      params: the copied policy, which also stays the reference of the KL.
+      source: demonstrations for the replay.
+      stream: train tasks to roll out.
+      cloning: the cloning that made the policy; its loss is the replay's.
+      options: sizes and weights of the updates.
+      rollouts: how experience is made.
+      key: typed key.
+      report: called after each update with its number, from 1.
+      report_signals: called after each turn's rollouts, with the number of updates made before.
+    """
+    roll_key, replay_key = jax.random.split(key)
+    optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
+
+    @jax.jit
+    def roll(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
+        return collect(policy, params, reference, tasks, key, rollouts)
+
+    @jax.jit
+    def update(
+        state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, key: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
+        copied = oracle_states(
+            demonstrations.tasks, demonstrations.path_keys, key, cloning.states, policy.settings
+        )
+
+        def loss(params: Params) -> tuple[jax.Array, Metrics]:
+            controller, read = policy.reader(params, batch.tasks)
+            readout = read(batch.states.seen)
+            terms = policy_terms(readout, batch, options)
+            anchor = imitation_terms(readout, batch.states, options.weights)
+            echo, echo_accuracy = echo_terms(controller, readout, batch.states)
+            replay, _ = cloning_loss(policy, params, demonstrations, copied, cloning)
+            total = (
+                terms["policy_loss"]
+                + options.kl_weight * terms["kl_loss"]
+                - options.entropy_weight * terms["entropy"]
+                + options.value_weight * terms["value_loss"]
+                + options.anchor_weight * anchor["loss"]
+                + options.echo_weight * echo
+                + options.replay_weight * replay
+            )
+            supervised = {name: anchor[name] for name in ("edit_loss", "stop_loss", "distance_loss")}
+            extra = {"loss": total, "replay_loss": replay, "echo_loss": echo, "echo_accuracy": echo_accuracy}
+            return total, {**terms, **supervised, **extra}
+
+        return apply_update(state, optimizer, loss)
+
+    state = start_training(params, optimizer)
+    done = 0
+    for round_number in range(1, options.rounds + 1):
+        while done < options.updates * round_number // options.rounds:
+            turn, signals = roll(
+                state.params, params, stream.next_batch(options.rollout_tasks), jax.random.fold_in(roll_key, done)
+            )
+            report_signals(done, signals)
+            for part in range(min(options.updates_per_turn, options.updates - done)):
+                first = part * options.batch_tasks % options.rollout_tasks
+                demonstrations = source.next_batch(cloning.tasks)
+                update_key = jax.random.fold_in(replay_key, done)
+                state, metrics = update(state, turn, jnp.int32(first), demonstrations, update_key)
+                done += 1
+                report(done, metrics)
+        yield state.params

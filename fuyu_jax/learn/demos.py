@@ -1,0 +1,52 @@
+"""Where training tasks come from: the stream of fresh ones, or a fixed set of demonstrations."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vm.tasks import TaskArrays, TaskStream
+
+THREEFRY = "threefry2x32"  # named, so that results do not depend on the process-wide default generator
+
+
+class Demonstrations(NamedTuple):
+    """B tasks with the key that fixes each one's oracle trajectory: `path_keys` are typed keys `[B]`."""
+
+    tasks: TaskArrays
+    path_keys: jax.Array
+
+
+class DemonstrationSource:
+    """Batches of demonstrations, the same for the same seed whatever happens between two batches.
+
+    With `count` 0 every batch is fresh from the stream. Otherwise the first `count` tasks of the stream, each with one
+    fixed trajectory, are gone through again and again, in a new order each time.
+    """
+
+    def __init__(self, stream: TaskStream, seed: int, count: int = 0) -> None:
+        self._stream = stream
+        self._path_key, self._order_key = jax.random.split(jax.random.key(seed, impl=THREEFRY))
+        self._count = count
+        self._taken = 0
+        self._fixed = self._stream.next_batch(count) if count else None
+
+    def next_batch(self, size: int) -> Demonstrations:
+        """The next `size` demonstrations."""
+        position = self._taken + jnp.arange(size)
+        self._taken += size
+        if self._fixed is None:
+            return Demonstrations(self._stream.next_batch(size), self._paths(position))
+        rows = jnp.concatenate([self._row(int(p)) for p in position])
+        return Demonstrations(jax.tree.map(lambda leaf: leaf[rows], self._fixed), self._paths(rows))
+
+    def _row(self, position: int) -> jax.Array:
+        """The row at a position of the endless sequence of shuffled passes: int32 `[1]`."""
+        epoch, place = divmod(position, self._count)
+        order = jax.random.permutation(jax.random.fold_in(self._order_key, epoch), self._count)
+        return order[place : place + 1]
+
+    def _paths(self, tasks: jax.Array) -> jax.Array:
+        return jax.vmap(lambda task: jax.random.fold_in(self._path_key, task))(tasks)

@@ -1,0 +1,60 @@
+"""Losses against a teacher's labels: which edits are right, whether the program is solved, how far it is."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from fuyu_jax.controller.distribution import NEVER, masked_log_softmax
+from fuyu_jax.controller.heads import DISTANCE_CLASSES
+from fuyu_jax.learn.losses.reduce import masked_mean
+
+
+def teacher_set_loss(edit_logits: jax.Array, allowed: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Minus the log of the probability given to the whole teacher set, given that the policy does not stop.
+
+    Any division of the mass among equally good edits costs the same, so the policy may choose its own order.
+
+    Args:
+      edit_logits: float32 `[..., N - 1]`.
+      allowed: bool `[..., N - 1]`, the valid edits.
+      teacher: bool `[..., N - 1]`, the good ones; where there is none the loss is 0.
+
+    Returns:
+      float32 `[...]`, in nats.
+    """
+    chex.assert_equal_shape([edit_logits, allowed, teacher])
+    log_probs = masked_log_softmax(edit_logits, allowed)
+    some = jnp.any(teacher, axis=-1)
+    good = jax.nn.logsumexp(jnp.where(teacher, log_probs, NEVER), axis=-1)
+    return jnp.where(some, -good, 0.0)
+
+
+def balanced_stop_loss(stop_logit: jax.Array, solved: jax.Array, mask: jax.Array, balance: float) -> jax.Array:
+    """Binary cross-entropy of P(solved), with the two classes weighted toward equal shares.
+
+    Args:
+      stop_logit: float32 `[...]`.
+      solved: bool `[...]`.
+      mask: bool `[...]`, the states that count.
+      balance: 0 leaves the classes as they come, 1 gives both the same total weight, between is between.
+
+    Returns:
+      float32 `[]`, the weighted mean in nats.
+    """
+    chex.assert_equal_shape([stop_logit, solved, mask])
+    losses = optax.sigmoid_binary_cross_entropy(stop_logit, solved.astype(stop_logit.dtype))
+    positives = jnp.sum(mask & solved).astype(jnp.float32)
+    negatives = jnp.sum(mask & ~solved).astype(jnp.float32)
+    ratio = jnp.maximum(negatives, 1.0) / jnp.maximum(positives, 1.0)
+    weights = jnp.where(solved, ratio**balance, 1.0) * mask
+    return masked_mean(losses, weights)
+
+
+def distance_loss(distance_logits: jax.Array, distance: jax.Array) -> jax.Array:
+    """Cross-entropy of the distance as a class: 0..16 edits, and more. `[..., 18]` and int32 `[...]` to `[...]`."""
+    return optax.softmax_cross_entropy_with_integer_labels(
+        distance_logits, jnp.clip(distance, 0, DISTANCE_CLASSES - 1)
+    )

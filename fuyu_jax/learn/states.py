@@ -1,0 +1,135 @@
+"""Labelled states: machine states with what the oracle and the verifier say of them, ready for the losses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+import vm
+from fuyu_jax.controller.state_tokens import MAX_BUDGET
+from vm import oracle
+from vm.observation import Observation, matches, observe
+from vm.tasks import TaskArrays
+
+
+class States(NamedTuple):
+    """S states behind each of B prompts; leading axes `[B, S]`.
+
+    Attributes:
+      seen: the observations.
+      valid: bool `[B, S, N - 1]`, edits that change the program.
+      teacher: bool `[B, S, N - 1]`, the oracle's teacher set.
+      distance: int32 `[B, S]`, edits to the reference.
+      solved: bool `[B, S]`, all public and hidden examples are right.
+      action: int32 `[B, S]`, the flat edit taken from here; 0 where none was.
+      next_outputs: `Value[B, S, E]`, and
+      next_status: int32 `[B, S, E]`: the public examples after that edit.
+      weight: float32 `[B, S]`, how much a state counts; 0 for filler.
+    """
+
+    seen: Observation
+    valid: jax.Array
+    teacher: jax.Array
+    distance: jax.Array
+    solved: jax.Array
+    action: jax.Array
+    next_outputs: vm.Value
+    next_status: jax.Array
+    weight: jax.Array
+
+
+def label_states(
+    tasks: TaskArrays,
+    program: vm.Program,
+    action: jax.Array,
+    step: jax.Array,
+    budget: jax.Array,
+    weight: jax.Array,
+    settings: vm.Settings,
+) -> States:
+    """Observe programs, ask the oracle and the verifier about them, and run the edit that was taken.
+
+    Args:
+      tasks: B tasks.
+      program: `Program[B, S, L]`.
+      action: int32 `[B, S]`, flat; 0 or -1 where no edit was taken.
+      step, budget: int32 `[B, S]`, edits attempted and left.
+      weight: float32 `[B, S]`.
+      settings: static sizes.
+    """
+    chex.assert_equal_shape([action, step, budget, weight])
+
+    def one(
+        program: vm.Program,
+        action: jax.Array,
+        step: jax.Array,
+        budget: jax.Array,
+        public: vm.Examples,
+        hidden: vm.Examples,
+        reference: vm.Program,
+    ) -> tuple:
+        seen = observe(program, public.inputs, step, budget, settings)
+        right = vm.values_equal(seen.outputs, public.targets)
+        solved = jnp.all(right) & jnp.all(matches(program, hidden, settings))
+        teaching = oracle.distance(program, reference, settings)
+        edited, _ = vm.apply_action(program, action, settings)
+        after = jax.vmap(lambda example: vm.run(edited, example, settings))(public.inputs)
+        valid = vm.valid_actions(program, settings)[1:]
+        return seen, valid, teaching.teacher[1:], teaching.distance, solved, after.output, after.status
+
+    over_states = jax.vmap(one, (0, 0, 0, 0, None, None, None))
+    seen, valid, teacher, distance, solved, outputs, status = jax.vmap(over_states)(
+        program, action, step, budget, tasks.public, tasks.hidden, tasks.reference
+    )
+    return States(
+        seen=seen,
+        valid=valid,
+        teacher=teacher,
+        distance=distance,
+        solved=solved,
+        action=jnp.maximum(action, 0),
+        next_outputs=outputs,
+        next_status=status,
+        weight=weight,
+    )
+
+
+def spread_steps(key: jax.Array, count: jax.Array, samples: int) -> jax.Array:
+    """Sample step indices evenly over 0..count-1, one from each of `samples` equal parts: int32 `[samples]`.
+
+    A part narrower than a step repeats its neighbour's, so each index appears `samples / count` times on average.
+    """
+    offsets = jnp.arange(samples, dtype=jnp.float32) + jax.random.uniform(key, (samples,))
+    steps = jnp.floor(offsets / samples * count.astype(jnp.float32)).astype(jnp.int32)
+    return jnp.clip(steps, 0, jnp.maximum(count - 1, 0))
+
+
+def oracle_states(
+    tasks: TaskArrays, path_keys: jax.Array, key: jax.Array, samples: int, settings: vm.Settings
+) -> States:
+    """States on the oracle's repairs of B tasks, the repaired end among them.
+
+    Args:
+      tasks: B tasks.
+      path_keys: typed keys `[B]`; each decides the order of its task's repair, so a demonstration is fixed by its key.
+      key: decides which states of the path are taken and the budgets they are shown with.
+      samples: static number S of states of each path.
+      settings: static sizes.
+    """
+    count = path_keys.shape[0]
+    steps_key, budget_key = jax.random.split(key)
+
+    def path(start: vm.Program, reference: vm.Program, key: jax.Array) -> oracle.OraclePath:
+        return oracle.repair(start, reference, key, MAX_BUDGET, settings)
+
+    paths = jax.vmap(path)(tasks.start, tasks.reference, path_keys)
+    states_on_path = jnp.minimum(paths.distance, MAX_BUDGET) + 1  # [B], the end included
+    step = jax.vmap(lambda k, n: spread_steps(k, n, samples))(jax.random.split(steps_key, count), states_on_path)
+    row = jnp.arange(count, dtype=jnp.int32)[:, None]
+    program = jax.tree.map(lambda leaf: leaf[row, step], paths.programs)  # [B, S, L]
+    actions = jnp.concatenate([paths.actions, jnp.zeros((count, 1), jnp.int32)], axis=1)
+    budget = jax.random.randint(budget_key, step.shape, 1, jnp.maximum(MAX_BUDGET - step, 1) + 1)
+    return label_states(tasks, program, actions[row, step], step, budget, jnp.ones(step.shape), settings)

@@ -1,0 +1,228 @@
+"""The main job: copy the oracle, run a decision update, measure both against every baseline, report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import vm
+from fuyu_jax.controller import Controller
+from fuyu_jax.evaluate import baselines
+from fuyu_jax.evaluate.diagnostics import StateSet, make_diagnose
+from fuyu_jax.evaluate.measure import CHUNK, Labels, chunks, greedy_rollouts, measure_policy, pass_at, sampled_rollouts
+from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
+from fuyu_jax.evaluate.outcomes import Outcomes
+from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
+from fuyu_jax.learn.arms import bc, grpo_echo
+from fuyu_jax.learn.demos import THREEFRY, DemonstrationSource
+from fuyu_jax.learn.experience import RolloutOptions
+from fuyu_jax.learn.training import Params, Policy
+from fuyu_jax.models import load_model
+from fuyu_jax.runs.folder import RunFolder
+from fuyu_jax.runs.manifest import make_manifest
+from fuyu_jax.runs.progress import Progress
+from fuyu_jax.runs.recorder import Recorder
+from fuyu_jax.runs.report import headline_text, write_report
+from fuyu_jax.runs.settings import PilotSettings, parse_settings
+from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
+from vm.prompts import longest_prompt, token_table
+from vm.tasks import EVALUATION_SPLITS, Tasks, TaskStream, make_tasks, split_manifest
+
+EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
+PASS_SAMPLES = 8
+DIAGNOSTIC_SPLIT = "val_mixed"
+TRAIN_LENGTH, LONGEST = 5, 7  # instructions of the longest train prompt, and of the longest of all
+MACHINE = vm.DEFAULT_SETTINGS
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the pilot that a command line asks for, and print where its report is and the headline table."""
+    settings = parse_settings(argv)
+    pilot = Pilot.prepare(settings)
+    pilot.run()
+    report = write_report(pilot.folder.path)
+    print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}")
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """One run: its settings and folder, the policy's structure and the evaluation tasks.
+
+    Attributes:
+      settings: what was asked for.
+      folder: where everything is written.
+      record: the train log.
+      policy: for training prompts; `reader` for prompts of any split, which may be longer.
+      params: the parameters before any training.
+      model: what the trunk was made from.
+      splits: evaluation tasks.
+    """
+
+    settings: PilotSettings
+    folder: RunFolder
+    record: Recorder
+    policy: Policy
+    reader: Policy
+    params: Params
+    model: dict[str, Any]
+    splits: dict[str, Tasks]
+
+    @classmethod
+    def prepare(cls, settings: PilotSettings) -> Pilot:
+        """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
+        model = load_model(settings.model, seed=settings.seed)
+        table = token_table(model.encode)
+        controller = Controller(
+            model.trunk,
+            MACHINE,
+            examples=settings.public,
+            show_targets=settings.show_targets,
+            rngs=nnx.Rngs(jax.random.key(settings.seed, impl=THREEFRY)),
+        )
+        graph, params = nnx.split(controller)
+        policies = [Policy(graph, MACHINE, table, longest_prompt(table, length)) for length in (TRAIN_LENGTH, LONGEST)]
+        folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
+        folder.write_json("config.json", settings.to_dict())
+        with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
+            splits = {}
+            for split in EVALUATION_SPLITS:
+                splits[split] = make_tasks(
+                    split, EVALUATION_SEED, settings.eval_tasks, settings.start, settings.public, settings.hidden
+                )
+                progress.update()
+        manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
+        seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
+        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": model.description})
+        folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
+        return cls(settings, folder, Recorder(folder), *policies, params, model.description, splits)
+
+    def run(self) -> None:
+        """Train and measure every phase, and write the tables."""
+        measured = [self._baselines()]
+        results: dict[str, Any] = {"pass_at_8": {}}
+        state_sets: dict[str, StateSet] = {"oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE)}
+        roll = greedy_rollouts(self.reader, max(*self.settings.budgets, BUDGET), self.settings.no_repeat)
+        sample = sampled_rollouts(self.reader, BUDGET, self.settings.no_repeat)
+        diagnose = make_diagnose(self.reader)
+        copied: Params = None
+        for phase, params in self._phases():
+            with Progress(f"measuring {phase}", len(self.splits)) as progress:
+                labels = Labels(self.settings.arm, phase, self.settings.seed)
+                measured.append(
+                    measure_policy(
+                        lambda tasks, budget, index, params=params: roll(params, tasks, budget),
+                        self.splits,
+                        self.settings.budgets,
+                        labels,
+                        advance=progress.update,
+                    )
+                )
+            if phase == "bc_policy":
+                copied = params
+                state_sets["bc_states"] = self._visited(lambda *args, params=params: roll(params, *args))
+            if copied is not None:
+                for name, states in state_sets.items():
+                    self.record.diagnostics(phase, name, diagnose(params, copied, states))
+                rates = pass_at(sample, params, self.splits, BUDGET, PASS_SAMPLES, CHUNK, self.settings.seed)
+                results["pass_at_8"][phase] = rates
+            self._write_tables(measured, results)
+            self.folder.log(f"{phase}: {self._says(measured[-1])}")
+        self.folder.log("finished")
+
+    def _phases(self) -> Iterator[tuple[str, Params]]:
+        """Train, and hand out each phase's name and parameters as they are reached."""
+        settings = self.settings
+        clone_key, update_key = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed, impl=THREEFRY), 1))
+        demos = DemonstrationSource(self._stream(0), settings.seed, settings.demos)
+        cloning = bc.CloningOptions(
+            updates=settings.bc_updates,
+            epochs=settings.bc_epochs,
+            tasks=settings.batch_tasks,
+            states=settings.states_per_task,
+            learning_rate=settings.learning_rate,
+            echo_weight=settings.echo_loss_weight,
+        )
+        params = self.params
+        with Progress("copying", settings.bc_updates) as progress:
+            report = self.record.updates("bc_policy", settings.bc_updates, progress)
+            for epoch, params in enumerate(bc.clone(self.policy, params, demos, cloning, clone_key, report), start=1):
+                yield ("bc_policy" if epoch == settings.bc_epochs else f"bc_policy_e{epoch}"), params
+        if settings.arm == "bc":
+            return
+        options = grpo_echo.GrpoOptions(
+            updates=settings.updates,
+            rounds=settings.rounds,
+            rollout_tasks=settings.rollout_tasks,
+            reuse=settings.reuse,
+            batch_tasks=settings.batch_rollout_tasks,
+            learning_rate=settings.update_lr,
+            kl_weight=settings.kl_weight,
+            anchor_weight=settings.anchor_weight,
+            replay_weight=settings.bc_replay,
+            echo_weight=settings.echo_loss_weight,
+        )
+        rollouts = RolloutOptions(settings.group, settings.states_per_rollout, settings.reward, settings.no_repeat)
+        with Progress("updating", settings.updates) as progress:
+            report = self.record.updates(settings.arm, settings.updates, progress)
+            rounds = grpo_echo.improve(
+                self.policy,
+                params,
+                demos,
+                self._stream(1),
+                cloning,
+                options,
+                rollouts,
+                update_key,
+                report,
+                lambda update, metrics: self.record.signals(settings.arm, update, metrics),
+            )
+            for number, params in enumerate(rounds, start=1):
+                yield f"{settings.arm}_r{number}_policy", params
+
+    def _stream(self, purpose: int) -> TaskStream:
+        """Fresh train tasks: one stream for demonstrations (0), another for rollouts (1)."""
+        settings = self.settings
+        return TaskStream(2 * settings.seed + purpose, settings.start, settings.public, settings.hidden)
+
+    def _baselines(self) -> Outcomes:
+        """Every row that needs no model."""
+        settings = self.settings
+        with Progress("measuring baselines", 4) as progress:
+            start_solved = baselines.solved_at_start(self.splits, MACHINE)
+            rows = [baselines.do_nothing(start_solved, settings.budgets)]
+            progress.update()
+            rows.append(baselines.random_valid(self.splits, settings.budgets, MACHINE))
+            progress.update()
+            rows.append(baselines.oracle_reference(self.splits, settings.budgets, start_solved, MACHINE))
+            progress.update()
+            found, executions = baselines.oracle_search(self.splits, settings.budgets, settings.oracle_width, MACHINE)
+            rows.append(found)
+            progress.update()
+        self.folder.log(f"baselines: the oracle's search ran {executions} programs a task")
+        return Outcomes.concatenate(rows)
+
+    def _diagnostic_tasks(self) -> Any:
+        return chunks(self.splits[DIAGNOSTIC_SPLIT])[0][1]
+
+    def _visited(self, roll: Any) -> StateSet:
+        tasks = self._diagnostic_tasks()
+        budget = jnp.full((CHUNK, len(self.settings.budgets)), BUDGET, jnp.int32)
+        episodes = roll(tasks, budget)
+        return visited_states(tasks, episodes, budget[:, :1], MACHINE)
+
+    def _write_tables(self, measured: list[Outcomes], results: dict[str, Any]) -> None:
+        outcomes = Outcomes.concatenate(measured)
+        self.folder.write_csv("outcomes.csv", OUTCOMES_COLUMNS, outcomes.rows())
+        self.folder.write_csv("metrics.csv", METRICS_COLUMNS, metrics_from_outcomes(outcomes))
+        self.folder.write_json("results.json", {**summary(outcomes), **results})
+
+    def _says(self, outcomes: Outcomes) -> str:
+        rows = outcomes.select(mode="learned")
+        return f"solved {np.mean(rows.solved):.1%} of {len(rows)} episodes in the learned mode, over all budgets"

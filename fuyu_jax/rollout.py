@@ -1,0 +1,169 @@
+"""Episodes: a policy repairs programs, one edit a forward pass, as one `lax.scan` over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+import vm
+from fuyu_jax.controller.distribution import action_log_probs, choose_edit
+from fuyu_jax.controller.heads import Readout
+from vm.observation import Observation, matches, observe
+
+Read = Callable[[Observation], Readout]  # the policy: observations [B, G] to what its heads say
+
+
+class Episodes(NamedTuple):
+    """Episodes of G rollouts for each of B tasks, over T steps; index t is the t-th decision.
+
+    Attributes:
+      program: `Program[T + 1, B, G, L]`, before each decision and at the end.
+      public: int32 `[T + 1, B, G]`, public examples that this program gets right.
+      solved: bool `[T + 1, B, G]`, whether it gets all public and hidden examples right.
+      active: bool `[T, B, G]`, a decision was taken here: the budget was not spent and nobody had stopped.
+      action: int32 `[T, B, G]`, flat; 0 where the episode stopped or was inactive, -1 where nothing was allowed.
+      valid: bool `[T, B, G]`, the edit changed the program.
+      stop_prob: float32 `[T, B, G]`, P(STOP).
+      done_prob: float32 `[T, B, G]`, probability of distance class 0.
+      log_prob: float32 `[T, B, G]`, of the action taken, STOP included in the distribution.
+      allowed: bool `[T, B, G, N - 1]`, edits the policy could choose among: valid and, with `no_repeat`, untried.
+    """
+
+    program: vm.Program
+    public: jax.Array
+    solved: jax.Array
+    active: jax.Array
+    action: jax.Array
+    valid: jax.Array
+    stop_prob: jax.Array
+    done_prob: jax.Array
+    log_prob: jax.Array
+    allowed: jax.Array
+
+
+class _Carry(NamedTuple):
+    """Lanes in flight: program, whether it may go on, and the edits tried in which program so far."""
+
+    program: vm.Program
+    going: jax.Array
+    tried: vm.Program
+    actions: jax.Array
+
+
+def _judge(program: vm.Program, public: vm.Examples, hidden: vm.Examples, settings: vm.Settings) -> jax.Array:
+    """Public examples right, and whether all are: int32 `[2]`. Unbatched."""
+    seen, unseen = matches(program, public, settings), matches(program, hidden, settings)
+    return jnp.stack([jnp.sum(seen), (jnp.all(seen) & jnp.all(unseen))]).astype(jnp.int32)
+
+
+def _already_tried(program: vm.Program, tried: vm.Program, actions: jax.Array, num_edits: int) -> jax.Array:
+    """Edits that this episode already took in this very program: bool `[N - 1]`. Unbatched; `tried` is `[T, L]`."""
+    same = jnp.all(tried.op == program.op[None], axis=-1) & jnp.all(tried.arg == program.arg[None], axis=-1)  # [T]
+    edits = jnp.arange(1, num_edits + 1, dtype=jnp.int32)
+    return jnp.any(same[:, None] & (actions[:, None] == edits[None, :]), axis=0)
+
+
+def rollout(
+    read: Read,
+    public: vm.Examples,
+    hidden: vm.Examples,
+    start: vm.Program,
+    budget: jax.Array,
+    *,
+    steps: int,
+    keys: jax.Array | None = None,
+    may_stop: bool = False,
+    no_repeat: bool = True,
+    settings: vm.Settings = vm.DEFAULT_SETTINGS,
+) -> Episodes:
+    """Run a policy from given programs until its budget is spent or, where it may, until it stops.
+
+    Args:
+      read: the policy's heads on observations `[B, G]`.
+      public, hidden: the tasks' examples, `[B, E]` and `[B, H]`; targets only judge, `read` does not get them.
+      start: `Program[B, G, L]`.
+      budget: int32 `[B, G]`, edits each lane may attempt, at most `steps`.
+      steps: static number T of scan steps; steps in which no lane is going cost next to nothing.
+      keys: a typed key for each lane `[B, G]`: edits are sampled at temperature 1, each lane from its own stream, so
+        that a lane's episode does not depend on its neighbours. Without keys the best edit is taken.
+      may_stop: let the policy end an episode: sampled with P(STOP) when given keys, else from P(STOP) >= 0.5.
+      no_repeat: rule out edits already tried in the same program in this episode.
+      settings: static sizes.
+    """
+    chex.assert_rank(budget, 2)
+    chex.assert_equal_shape_prefix([budget, start.op], 2)
+    lanes = budget.shape
+    num_edits = settings.num_actions - 1
+    over_lanes = lambda f: jax.vmap(jax.vmap(f))  # noqa: E731
+    judge = jax.vmap(jax.vmap(lambda p, e, h: _judge(p, e, h, settings), (0, None, None)))
+    see = jax.vmap(jax.vmap(lambda p, x, t, b: observe(p, x, t, b, settings), (0, None, None, 0)), (0, 0, None, 0))
+    valid_edits = over_lanes(lambda program: vm.valid_actions(program, settings)[1:])
+    apply = over_lanes(lambda program, action: vm.apply_action(program, action, settings))
+    tried_before = over_lanes(lambda *args: _already_tried(*args, num_edits))
+
+    def decide(carry: _Carry, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
+        """One forward pass: action, P(STOP), P(done), log-probability, and the edits it could choose among."""
+        readout = read(see(carry.program, public.inputs, t, budget - t))
+        allowed = valid_edits(carry.program)
+        if no_repeat:
+            allowed = allowed & ~tried_before(carry.program, carry.tried, carry.actions)
+        stop_prob = jax.nn.sigmoid(readout.stop_logit)
+        noise, stop_threshold = None, jnp.full(lanes, 0.5)
+        if keys is not None:
+            lane_keys = over_lanes(lambda key: jax.random.fold_in(key, t))(keys)
+            noise = over_lanes(lambda key: jax.random.gumbel(jax.random.fold_in(key, 0), (num_edits,)))(lane_keys)
+            stop_threshold = over_lanes(lambda key: jax.random.uniform(jax.random.fold_in(key, 1)))(lane_keys)
+        action = choose_edit(readout.edit_logits, allowed, noise)
+        if may_stop:
+            action = jnp.where(stop_prob >= stop_threshold, 0, action)
+        action = jnp.where(active, action, 0)
+        log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+        log_prob = jnp.take_along_axis(log_probs, jnp.maximum(action, 0)[..., None], axis=-1)[..., 0]
+        done_prob = jax.nn.softmax(readout.distance_logits, axis=-1)[..., 0]
+        return action, stop_prob, done_prob, log_prob, allowed
+
+    def idle(carry: _Carry, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
+        del carry, t, active
+        zeros = jnp.zeros(lanes)
+        return jnp.zeros(lanes, jnp.int32), zeros, zeros, zeros, jnp.zeros((*lanes, num_edits), bool)
+
+    def step(carry: _Carry, t: jax.Array) -> tuple[_Carry, tuple]:
+        active = carry.going & (t < budget)
+        judged = judge(carry.program, public, hidden)  # [B, G, 2]
+        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(
+            jnp.any(active), decide, idle, carry, t, active
+        )
+        edited, valid = apply(carry.program, action)
+        moves = active & (action != 0)
+        program = jax.tree.map(lambda new, old: jnp.where(moves[..., None], new, old), edited, carry.program)
+        after = _Carry(
+            program=program,
+            going=active & moves,
+            tried=jax.tree.map(lambda all_, now: all_.at[:, :, t].set(now), carry.tried, carry.program),
+            actions=carry.actions.at[:, :, t].set(jnp.where(moves, action, 0)),
+        )
+        record = (carry.program, judged, active, action, valid & moves, stop_prob, done_prob, log_prob, allowed)
+        return after, record
+
+    blank = jnp.full((*lanes, steps, settings.slots), -1, jnp.int32)
+    carry = _Carry(start, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps), jnp.int32))
+    last, (program, judged, active, action, valid, stop_prob, done_prob, log_prob, allowed) = jax.lax.scan(
+        step, carry, jnp.arange(steps, dtype=jnp.int32)
+    )
+    judged = jnp.concatenate([judged, judge(last.program, public, hidden)[None]])
+    return Episodes(
+        program=jax.tree.map(lambda path, end: jnp.concatenate([path, end[None]]), program, last.program),
+        public=judged[..., 0],
+        solved=judged[..., 1] == 1,
+        active=active,
+        action=action,
+        valid=valid,
+        stop_prob=stop_prob,
+        done_prob=done_prob,
+        log_prob=log_prob,
+        allowed=allowed,
+    )
