@@ -2,11 +2,24 @@
 
 from vm.assembler import assemble as assemble
 from vm.assembler import disassemble as disassemble
+from vm.behaviour import EVALUATION_SPLITS as EVALUATION_SPLITS
+from vm.behaviour import SPLITS as SPLITS
 from vm.edits import apply_action as apply_action
 from vm.edits import valid_actions as valid_actions
+from vm.grammar import FAMILIES as FAMILIES
 from vm.isa import OPCODES as OPCODES
 from vm.machine import run as run
 from vm.machine import trace as trace
+from vm.prompts import PromptPlan as PromptPlan
+from vm.prompts import TokenTable as TokenTable
+from vm.prompts import render_text as render_text
+from vm.prompts import render_tokens as render_tokens
+from vm.prompts import token_table as token_table
+from vm.streams import TaskStream as TaskStream
+from vm.streams import split_manifest as split_manifest
+from vm.tasks import TaskArrays as TaskArrays
+from vm.tasks import Tasks as Tasks
+from vm.tasks import make_tasks as make_tasks
 from vm.types import DEFAULT_SETTINGS as DEFAULT_SETTINGS
 from vm.types import Examples as Examples
 from vm.types import Program as Program
@@ -20,8 +33,3 @@ from vm.types import blank_program as blank_program
 from vm.types import from_python as from_python
 from vm.types import to_python as to_python
 from vm.types import values_equal as values_equal
-from vm.prompts import PromptPlan as PromptPlan
-from vm.prompts import TokenTable as TokenTable
-from vm.prompts import render_text as render_text
-from vm.prompts import render_tokens as render_tokens
-from vm.prompts import token_table as token_table
