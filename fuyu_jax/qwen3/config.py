@@ -19,6 +19,10 @@ _SIZES = (
 )
 
 
+class ModelError(ValueError):
+    """A model folder that cannot be used; the message is one sentence that names the file or entry and the cause."""
+
+
 @dataclass(frozen=True)
 class Qwen3Config:
     """Static sizes of a dense Qwen3 decoder, named as in `config.json`. Hashable.
@@ -37,7 +41,7 @@ class Qwen3Config:
       initializer_range: standard deviation of freshly drawn weights.
 
     Raises:
-      ValueError: where a size is not positive, heads do not group evenly, or `head_dim` is odd.
+      ModelError: where a size is not positive, heads do not group evenly, or `head_dim` is odd.
     """
 
     vocab_size: int
@@ -57,33 +61,33 @@ class Qwen3Config:
         for name in _SIZES:
             size = getattr(self, name)
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{name} is {size!r}; a Qwen3 config needs a positive whole number there.")
+                raise ModelError(f"{name} is {size!r}; a Qwen3 config needs a positive whole number there.")
         if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
+            raise ModelError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
                 f"{self.num_key_value_heads}; every key/value head serves the same number of query heads."
             )
         if self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}; rotary embeddings turn pairs, so use an even number.")
+            raise ModelError(f"head_dim is {self.head_dim}; rotary embeddings turn pairs, so use an even number.")
         for name in ("rope_theta", "rms_norm_eps"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; use a number above 0.")
+                raise ModelError(f"{name} is {getattr(self, name)!r}; use a number above 0.")
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Qwen3Config:
         """Read the entries of a `config.json`, with the RoPE base under `rope_theta` or in `rope_parameters`.
 
         Raises:
-          ValueError: where an entry is missing, or asks for something this port does not compute.
+          ModelError: where an entry is missing, or asks for something this port does not compute.
         """
         _refuse_unsupported(entries)
         missing = [name for name in _SIZES if entries.get(name) is None]
         if missing:
-            raise ValueError(f"config.json has no {missing[0]!r}; add it, a Qwen3 config states it as a number.")
+            raise ModelError(f"config.json has no {missing[0]!r}; add it, a Qwen3 config states it as a number.")
         rope = entries.get("rope_parameters") or {}
         theta = rope.get("rope_theta", entries.get("rope_theta"))
         if theta is None:
-            raise ValueError("config.json has neither 'rope_theta' nor 'rope_parameters'; add the RoPE base.")
+            raise ModelError("config.json has neither 'rope_theta' nor 'rope_parameters'; add the RoPE base.")
         return cls(
             **{name: entries[name] for name in _SIZES},
             rope_theta=float(theta),
@@ -91,24 +95,6 @@ class Qwen3Config:
             tie_word_embeddings=bool(entries.get("tie_word_embeddings", False)),
             initializer_range=float(entries.get("initializer_range", 0.02)),
         )
-
-    @classmethod
-    def from_folder(cls, folder: str | Path) -> Qwen3Config:
-        """Read `config.json` in a model folder.
-
-        Raises:
-          ValueError: where the file is absent or not JSON, or as `from_dict`.
-        """
-        path = Path(folder) / "config.json"
-        try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ValueError(f"{path} does not exist; a model folder holds config.json beside its weights.") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not JSON ({error}); copy the model's config.json again.") from None
-        if not isinstance(entries, dict):
-            raise ValueError(f"{path} holds a {type(entries).__name__}, not an object; copy the file again.")
-        return cls.from_dict(entries)
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of a `config.json` that `transformers` reads as the same model."""
@@ -130,16 +116,39 @@ def _refuse_unsupported(entries: Mapping[str, Any]) -> None:
     """Stop at the first entry that changes what the model computes and that this port does not follow."""
     model_type = entries.get("model_type")
     if model_type != "qwen3":
-        raise ValueError(f"model_type is {model_type!r}; only dense 'qwen3' models are supported.")
+        raise ModelError(f"model_type is {model_type!r}; only dense 'qwen3' models are supported.")
     if entries.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"hidden_act {entries['hidden_act']!r} is not supported; Qwen3 uses 'silu'.")
+        raise ModelError(f"hidden_act {entries['hidden_act']!r} is not supported; Qwen3 uses 'silu'.")
     if entries.get("attention_bias"):
-        raise ValueError("attention_bias true is not supported; Qwen3's projections have no bias.")
+        raise ModelError("attention_bias true is not supported; Qwen3's projections have no bias.")
     rope = entries.get("rope_parameters") or {}
     scaling = entries.get("rope_scaling") or {}
     rope_type = rope.get("rope_type") or scaling.get("rope_type") or scaling.get("type") or "default"
     if rope_type != "default":
-        raise ValueError(f"RoPE scaling {rope_type!r} is not supported; use a config with plain RoPE.")
+        raise ModelError(f"RoPE scaling {rope_type!r} is not supported; use a config with plain RoPE.")
     sliding = entries.get("use_sliding_window") and entries.get("sliding_window") is not None
     if sliding or "sliding_attention" in (entries.get("layer_types") or ()):
-        raise ValueError("sliding-window attention is not supported; use a config with use_sliding_window false.")
+        raise ModelError("sliding-window attention is not supported; use a config with use_sliding_window false.")
+
+
+def read_config(folder: str | Path) -> Qwen3Config:
+    """Read `config.json` in a model folder.
+
+    Raises:
+      ModelError: where the file is absent or not JSON, lacks an entry, or asks for something unsupported.
+    """
+    path = Path(folder) / "config.json"
+    return Qwen3Config.from_dict(read_json(path, "a model folder holds config.json beside its weights"))
+
+
+def read_json(path: Path, role: str) -> dict[str, Any]:
+    """A JSON object from a file; `role` ends the sentence that an absent file is refused with."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist; {role}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not JSON ({error}); copy the file again.") from None
+    if not isinstance(entries, dict):
+        raise ModelError(f"{path} holds a JSON {type(entries).__name__}, not an object; copy the file again.")
+    return entries

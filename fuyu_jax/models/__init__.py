@@ -1,0 +1,1 @@
+"""Models that come with the package, in Hugging Face layout."""
