@@ -172,7 +172,7 @@ def head_accuracy(tables: RunTables, path: Path) -> Rows:
         {"phase": label(row["phase"]), "part": part, "accuracy": row.get(f"{part}_accuracy")}
         for row in _diagnostics(tables)
         if row["state_set"] == "oracle_path"
-        for part in ("action", "slot", "opcode", "argument")
+        for part in ("action", "kind", "slot", "opcode", "argument")
     ]
     bars(path, Axis("Parts of the edit, right on the oracle's path", "phase", "part", "accuracy", "right"), rows)
     return rows

@@ -146,7 +146,7 @@ def modes_table(record: RunRecord) -> str:
 
 
 def comparison_table(record: RunRecord) -> str:
-    """The last policy against the copied one, paired by task: each split in learned mode, all together in every mode."""
+    """The last policy against the copied one, paired by task: each split in learned mode, all splits in every mode."""
     cells = [
         [
             escape(row["split"]),

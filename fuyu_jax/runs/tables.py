@@ -28,13 +28,14 @@ LOSS_COLUMNS = (
 )  # fmt: skip
 
 SIGNAL_COLUMNS = (
-    "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after", "destroyed_reachability",
-    "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
+    "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after",
+    "destroyed_reachability", "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
 )  # fmt: skip
 
 DIAGNOSTIC_COLUMNS = (
-    "state_set", "kind_accuracy", "action_accuracy", "slot_accuracy", "opcode_accuracy", "argument_accuracy", "stop_accuracy",
-    "recall_at_1", "recall_at_16", "rank_accuracy", "echo_accuracy", "stop_calibration_error", "kl_to_bc",
+    "state_set", "kind_accuracy", "action_accuracy", "slot_accuracy", "opcode_accuracy", "argument_accuracy",
+    "stop_accuracy", "recall_at_1", "recall_at_16", "rank_accuracy", "echo_accuracy", "stop_calibration_error",
+    "kl_to_bc",
 )  # fmt: skip
 
 # One table for all three kinds of row: `update` (losses), `signals` (rollouts of a round), `diagnostics` (a phase).
