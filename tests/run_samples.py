@@ -21,6 +21,8 @@ MANIFEST = {
     "data": {},
 }
 
+PASS_AT_8 = {"bc_policy": {"val_mixed": 0.375, "fresh_paired": 0.25}, "grpo_echo_r2_policy": {"val_mixed": 0.875}}
+
 
 def sample_outcomes(arm="grpo_echo", rounds=2, tasks=16, copied=0.4, updated=0.7, budgets=(0, 4, 8, 12)):
     """Outcomes of copying, an update and every baseline, with shares solved that rise with the budget."""
@@ -88,7 +90,9 @@ def write_run(path, outcomes=None, train_log=None, manifest=None, **overrides):
     folder = RunFolder.create(str(path), "sample")
     folder.write_json("config.json", PilotSettings(**overrides).to_dict())
     folder.write_json("dataset_manifest.json", MANIFEST | (manifest or {}))
-    folder.write_json("results.json", {**summary(outcomes), "counts": {"vm_executions": 123456}})
+    folder.write_json(
+        "results.json", {**summary(outcomes), "counts": {"vm_executions": 123456}, "pass_at_8": PASS_AT_8}
+    )
     folder.write_csv("outcomes.csv", OUTCOMES_COLUMNS, outcomes.rows())
     folder.write_csv("metrics.csv", METRICS_COLUMNS, metrics_from_outcomes(outcomes))
     folder.write_csv("train_log.csv", TRAIN_LOG_COLUMNS, sample_train_log() if train_log is None else train_log)

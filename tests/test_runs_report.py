@@ -6,7 +6,7 @@ import pytest
 from run_samples import sample_outcomes, sample_train_log, write_run
 
 from fuyu_jax.runs.markdown import data_table, escape, interval, number, percent, points, table
-from fuyu_jax.runs.report import RunRecord, answer, write_report
+from fuyu_jax.runs.report import RunRecord, answer, headline_text, write_report
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,23 @@ def test_the_originals_figures_stand_beside_ours(report):
     assert rows[("GRPO + ECHO, round 2†", "learned")][-3:] == ["7.1 %", "0.0 %", "4.2 %"]
     assert rows[("oracle (reference)‡", "verified‡")][-3:] == ["82.5 %", "82.5 %", "0.0 %"]
     assert rows[("do nothing", "forced")][2] == "12.5 %"
+
+
+def test_eight_samples_are_shown_by_phase_and_split(report):
+    _, text = report
+    section = text.split("## With eight samples a task")[1].split("##")[0]
+    rows = [cells(line) for line in section.splitlines() if line.startswith("|")]
+    assert rows[0] == ["policy", "val_mixed", "fresh_paired"]
+    assert rows[2:] == [["copied policy", "37.5 %", "25.0 %"], ["GRPO + ECHO, round 2†", "87.5 %", ""]]
+
+
+def test_the_terminal_shows_the_answer_and_the_headline(report):
+    folder, text = report
+    shown = headline_text(folder)
+    sentence = answer(RunRecord.read(folder))
+    assert shown.startswith(sentence) and f"**{sentence}**" in text
+    assert "copied policy" in shown and "10.0 %" in shown and "|" not in shown
+    assert max(map(len, shown.splitlines()[2:])) <= 120
 
 
 def test_it_is_rebuilt_from_the_files_alone(report):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from tabulate import tabulate
 
 from fuyu_jax.evaluate.metrics import BUDGET, COPIED_PHASE, HARD_BUDGET, HARD_SPLIT, last_update, round_of
 from fuyu_jax.runs import original
@@ -83,6 +84,7 @@ def render_report(record: RunRecord, figures: Sequence[Figure]) -> str:
         comparison=comparison_table(record),
         modes=modes_table(record),
         splits=splits_table(record),
+        samples=samples_table(record),
         signals=signals_table(record),
         diagnostics=diagnostics_table(record),
         original=original,
@@ -90,6 +92,7 @@ def render_report(record: RunRecord, figures: Sequence[Figure]) -> str:
         settings=_pairs(record.config),
         machine=_pairs(record.manifest["machine"]),
         packages=_pairs(record.manifest["packages"]),
+        model=_pairs(record.manifest.get("model", {})),
         counts=_pairs(record.results.get("counts", {})),
         figures=figures,
         marked=_marked(record),
@@ -124,20 +127,31 @@ def answer(record: RunRecord) -> str:
     )
 
 
+def headline_text(folder: Path) -> str:
+    """The answer and the headline table of a run folder, for a terminal."""
+    record = RunRecord.read(folder)
+    narrow = [_HEADLINE_HEADER.index(name) for name in _TERMINAL_HEADER]
+    cells = [[row[column] for column in narrow] for row in _headline_cells(record)]
+    return f"{answer(record)}\n\n{tabulate(cells, _TERMINAL_HEADER, disable_numparse=True)}"
+
+
 def headline_table(record: RunRecord) -> str:
     """The copied and the last policy, doing nothing and the oracle, beside the original's figures."""
+    return table(_HEADLINE_HEADER, _headline_cells(record), text_columns=2)
+
+
+def _headline_cells(record: RunRecord) -> list[list[str]]:
     last = last_update(row["phase"] for row in record.tables.headline)
     wanted = [("do_nothing", None), (COPIED_PHASE, COPIED_PHASE)]
     if last is not None:
         wanted.append((last, "grpo_echo_r1_policy" if record.config["arm"] == "grpo_echo" else None))
     wanted.append(("oracle_reference", "oracle_teacher"))
-    cells = []
-    for phase, theirs in wanted:
-        for row in record.tables.headline:
-            if row["phase"] == phase and row["mode"] != "verified" or phase == "oracle_reference" == row["phase"]:
-                cells.append([*_policy_cells(record, row), *_original_cells(theirs, row["mode"])])
-    header = [*_POLICY_HEADER, "original: mean, K=0, 4, 8", "original: K=8", "original: false STOP"]
-    return table(header, cells, text_columns=2)
+    return [
+        [*_policy_cells(record, row), *_original_cells(theirs, row["mode"])]
+        for phase, theirs in wanted
+        for row in record.tables.headline
+        if row["phase"] == phase and (row["mode"] != "verified" or row["arm"] == BASELINE_ARM)
+    ]
 
 
 def modes_table(record: RunRecord) -> str:
@@ -196,6 +210,17 @@ def splits_table(record: RunRecord) -> str:
     return table(header, cells) + note
 
 
+def samples_table(record: RunRecord) -> str:
+    """Share of tasks that one of eight sampled rollouts or more solves, by phase and split, where that was measured."""
+    rates = record.results.get("pass_at_8", {})
+    splits = list(dict.fromkeys(split for by_split in rates.values() for split in by_split))
+    cells = [
+        [_name(record, {"arm": _arm_of(record, phase), "phase": phase}), *(percent(found.get(name)) for name in splits)]
+        for phase, found in rates.items()
+    ]
+    return table(["policy", *map(escape, splits)], cells) if cells else ""
+
+
 def signals_table(record: RunRecord) -> str:
     """What the last round's rollouts showed, beside the original's."""
     rounds = [row for row in record.tables.train_log if row["kind"] == "signals"]
@@ -240,6 +265,8 @@ _POLICY_HEADER = [
     "false STOP",
     "edits",
 ]
+_HEADLINE_HEADER = [*_POLICY_HEADER, "original: mean, K=0, 4, 8", "original: K=8", "original: false STOP"]
+_TERMINAL_HEADER = ["policy", "mode", "mean_accuracy_k048", "accuracy_at_budget (95 %)", "original: mean, K=0, 4, 8"]
 
 
 def _policy_cells(record: RunRecord, row: Row) -> list[str]:
@@ -296,5 +323,6 @@ def _arm_of(record: RunRecord, phase: str) -> str:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
+    """A table of names and values, or nothing where there are none."""
     cells = [[escape(key), escape("" if value is None else value)] for key, value in values.items()]
-    return table(["name", "value"], cells, text_columns=2)
+    return table(["name", "value"], cells, text_columns=2) if cells else ""
