@@ -31,7 +31,8 @@ def assemble(text: str, settings: Settings = DEFAULT_SETTINGS) -> Program:
         if len(words) < expected:
             raise ValueError(f"{words[0]!r} in {where} lacks its argument; give a number 0 to {settings.args - 1}.")
         if len(words) > expected:
-            raise ValueError(f"{words[expected]!r} in {where} is too much; {name} takes {expected - 1} arguments.")
+            takes = "1 argument" if expected == 2 else "0 arguments"
+            raise ValueError(f"{words[expected]!r} in {where} is too much; {name} takes {takes}.")
         if expected == 2 and not (words[1].isascii() and words[1].isdigit() and int(words[1]) < settings.args):
             raise ValueError(f"{words[1]!r} in {where} is no argument; give a number 0 to {settings.args - 1}.")
         ops.append(op)
