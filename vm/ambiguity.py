@@ -61,7 +61,7 @@ def ambiguous(tasks: Judged, settings: Settings) -> np.ndarray:
     examples = Examples(tasks.inputs, tasks.targets)
     first = jax.tree.map(lambda leaf: leaf[:, :_FIRST_EXAMPLES], examples)
     passing = in_chunks(functools.partial(_passing_edits, settings=settings), CHUNK, tasks.candidate, first)
-    found = np.zeros(len(tasks.index), bool)
+    found = np.zeros(len(tasks.indices), bool)
     task, edit = np.nonzero(passing)
     if not len(task):
         return found

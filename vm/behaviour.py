@@ -24,11 +24,11 @@ SPLITS = ("train", "val_mixed", "fresh_standard", "fresh_paraphrase", "fresh_pai
 EVALUATION_SPLITS = SPLITS[1:]
 # Shares of the behaviours, in 1/32. Pairs need two programs of one class, so they get more.
 _SHARES = {
-    "train": 20,
+    "train": 18,
     "val_mixed": 2,
     "fresh_standard": 2,
     "fresh_paraphrase": 2,
-    "fresh_paired": 3,
+    "fresh_paired": 5,
     "hard_composition": 3,
 }
 SPLIT_OF_CLASS = np.repeat(np.arange(len(SPLITS), dtype=np.int32), [_SHARES[split] for split in SPLITS])  # [32]

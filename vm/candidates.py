@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from vm.behaviour import HIGHEST, LOWEST, SPLITS, behaviour_hash, probe_outputs, split_of
 from vm.edits import apply_action, encode_action
@@ -64,7 +65,7 @@ class Candidate(NamedTuple):
     behaviour: jax.Array
 
 
-def task_key(seed: jax.Array, split: jax.Array, index: jax.Array) -> jax.Array:
+def task_key(seed: jax.Array, split: jax.Array, index: jax.Array | np.ndarray) -> jax.Array:
     """The key of everything about one task."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(key, split), index)
@@ -117,7 +118,7 @@ def draw_inputs(key: jax.Array, program: Program, signature: jax.Array, count: i
     """
     key = jax.random.fold_in(key, _EXAMPLE_STREAM)
     is_immediate = jnp.asarray(READS_ARG)[program.op] & (program.op != _INPUT)  # [L]
-    immediates = program.arg[jnp.argsort(~is_immediate, stable=True)]  # [L], the immediates first
+    ordinal = jnp.cumsum(is_immediate) - 1  # [L]
     number = jnp.sum(is_immediate).astype(jnp.uint32)
     x_is_list = jnp.asarray(_X_TYPES)[signature] == Type.LIST
     has_y = jnp.asarray(_HAS_Y)[signature]
@@ -127,7 +128,8 @@ def draw_inputs(key: jax.Array, program: Program, signature: jax.Array, count: i
         near = (words % 3 == 0) & (number > 0)
         rest = words // 3
         which = (rest // 3 % jnp.maximum(number, 1)).astype(jnp.int32)
-        close = immediates[which] + (rest % 3).astype(jnp.int32) - 1
+        chosen = is_immediate[None, :] & (ordinal[None, :] == which[:, None])  # [2 + W, L]
+        close = jnp.sum(jnp.where(chosen, program.arg[None, :], 0), axis=1) + (rest % 3).astype(jnp.int32) - 1
         values = jnp.where(near, close, LOWEST + (rest % (HIGHEST - LOWEST + 1)).astype(jnp.int32))
         x_length = jnp.where(x_is_list, 1 + (words[-1] % settings.width).astype(jnp.int32), 1)
         place = jnp.arange(settings.width, dtype=jnp.int32)
@@ -146,13 +148,12 @@ def run_all(program: Program, inputs: Value, settings: Settings) -> tuple[Value,
     return result.output, result.status
 
 
-def judge(candidate: Candidate, inputs: Value, longest: int, settings: Settings) -> tuple[Value, jax.Array]:
+def judge(candidate: Candidate, inputs: Value, settings: Settings) -> tuple[Value, jax.Array]:
     """Runs a candidate and its mutilated variants on its examples.
 
     Args:
-      candidate: at most `longest` instructions.
+      candidate: see `screen`.
       inputs: `[E, 2]`.
-      longest: static bound on the number of instructions.
       settings: the machine's sizes.
 
     Returns:
@@ -162,19 +163,19 @@ def judge(candidate: Candidate, inputs: Value, longest: int, settings: Settings)
     slot = jnp.arange(settings.slots, dtype=jnp.int32)
     # SELECT works on the whole stack and little follows it (see the grammar), so with NOP in its place the program
     # computes "always a", and with POP "always b". The first is among the variants without one instruction.
-    without = jnp.where(slot[None, :] == slot[:longest, None], 0, op[None, :])  # [longest, L]
+    without = jnp.where(slot[None, :] == slot[:MAX_LENGTH, None], 0, op[None, :])  # [7, L]
     always_b = jnp.where(op == _SELECT, _POP, op)
-    ops = jnp.concatenate([op[None], always_b[None], without])  # [2 + longest, L]
-    outputs, statuses = jax.vmap(lambda row: run_all(Program(row, arg), inputs, settings))(ops)  # [2 + longest, E]
+    ops = jnp.concatenate([op[None], always_b[None], without])  # [9, L]
+    outputs, statuses = jax.vmap(lambda row: run_all(Program(row, arg), inputs, settings))(ops)  # [9, E]
     targets = jax.tree.map(lambda leaf: leaf[0], outputs)
-    same = jax.vmap(lambda output: jnp.all(values_equal(output, targets)))(outputs)  # [2 + longest]
+    same = jax.vmap(lambda output: jnp.all(values_equal(output, targets)))(outputs)  # [9]
     first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), targets)
     x = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
     checks = (
         ("fault", jnp.any(statuses[0] != Status.OK)),
         ("constant", jnp.all(values_equal(targets, first))),
         ("copies_x", jnp.all(values_equal(targets, x))),
-        ("needless_instruction", jnp.any(same[2:] & (op[:longest] != 0))),
+        ("needless_instruction", jnp.any(same[2:] & (op[:MAX_LENGTH] != 0))),
         ("one_branch", (candidate.family == FAMILIES.index("conditional")) & same[1]),
     )
     return targets, jnp.select([check for _, check in checks], [REASON[name] for name, _ in checks], ACCEPTED)
@@ -199,12 +200,13 @@ def draw_start(
     reference = candidate.program
 
     def corrupt(words: jax.Array) -> Program:
-        program = reference
-        for edit in range(_EDITS):
-            changed = _wrong_edit(program, candidate.length, words[1 + edit], settings)
-            wanted = words[0] % _EDITS >= edit
-            program = jax.tree.map(lambda new, old, wanted=wanted: jnp.where(wanted, new, old), changed, program)
-        return program
+        def edit(program: Program, draw: tuple[jax.Array, jax.Array]) -> tuple[Program, None]:
+            number, word = draw
+            changed = _wrong_edit(program, candidate.length, word, settings)
+            wanted = number <= words[0] % _EDITS
+            return jax.tree.map(lambda new, old: jnp.where(wanted, new, old), changed, program), None
+
+        return lax.scan(edit, reference, (jnp.arange(_EDITS, dtype=jnp.uint32), words[1:]))[0]
 
     variants = jax.vmap(corrupt)(words.reshape(_VARIANTS, 1 + _EDITS))  # [V, L]
     outputs, _ = jax.vmap(lambda program: run_all(program, inputs, settings))(variants)  # [V, E]
@@ -231,9 +233,10 @@ def scattered_kind(seed: jax.Array, split: jax.Array, position: jax.Array, paire
     block = jnp.where(paired, 2 * len(START_KINDS), len(START_KINDS)).astype(jnp.uint32)
     key = jax.random.fold_in(task_key(seed, split, position // block), _ORDER_STREAM)
     words = random_words(key, 2 * len(START_KINDS))
-    place = jnp.arange(len(words), dtype=jnp.uint32)
-    order = jnp.argsort(jnp.where(place < block, words >> 1, np.uint32(2**32 - 1)), stable=True)  # places by word
-    rank = jnp.argmax(order == (position % block).astype(order.dtype))
+    place = jnp.arange(2 * len(START_KINDS), dtype=jnp.uint32)
+    mine = position % block
+    before = (words < words[mine]) | ((words == words[mine]) & (place < mine))
+    rank = jnp.sum(before & (place < block))
     return jnp.asarray(START_KINDS, jnp.int32)[rank % len(START_KINDS)]
 
 

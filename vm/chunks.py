@@ -30,14 +30,13 @@ class Recipe(NamedTuple):
     split: int
     seed: int
     examples: int
-    longest: int
     settings: Settings
 
 
 class Judged(NamedTuple):
-    """Accepted candidates with their examples, as host arrays: `index` uint32 `[N]`, inputs `[N, E, 2]`."""
+    """Accepted candidates with their examples, as host arrays: `indices` uint32 `[N]`, inputs `[N, E, 2]`."""
 
-    index: np.ndarray
+    indices: np.ndarray
     candidate: Candidate
     inputs: Value
     targets: Value
@@ -70,7 +69,7 @@ def _screen_chunk(
     return jax.vmap(lambda i: candidates.screen(task_key(seed, split, i), split, settings))(index)
 
 
-@functools.partial(jax.jit, static_argnames=("examples", "longest", "settings"))
+@functools.partial(jax.jit, static_argnames=("examples", "settings"))
 def judge_chunk(
     seed: jax.Array,
     split: jax.Array,
@@ -78,7 +77,6 @@ def judge_chunk(
     source: Program,
     candidate: Candidate,
     examples: int,
-    longest: int,
     settings: Settings,
 ) -> tuple[Value, Value, jax.Array]:
     """Inputs `[N, E, 2]`, targets `[N, E]` and reasons `[N]` of candidates.
@@ -90,7 +88,7 @@ def judge_chunk(
     def one(index: jax.Array, source: Program, candidate: Candidate) -> tuple[Value, Value, jax.Array]:
         key = task_key(seed, split, index)
         inputs = candidates.draw_inputs(key, source, candidate.signature, examples, settings)
-        return inputs, *candidates.judge(candidate, inputs, longest, settings)
+        return inputs, *candidates.judge(candidate, inputs, settings)
 
     return jax.vmap(one)(index, source, candidate)
 
@@ -147,7 +145,6 @@ def judged(recipe: Recipe, first: int, log: ReasonLog | None = None) -> Iterator
             candidate.program,
             candidate,
             recipe.examples,
-            recipe.longest,
             recipe.settings,
         )
         if log is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from vm.isa import OPCODE_OF, OPCODES, READS_ARG
 from vm.types import MAX_STACK, Program, Type
@@ -83,7 +84,7 @@ class Goal(NamedTuple):
 GOALS: tuple[Goal, ...] = (
     Goal("arithmetic_one", 0, _I, 14.0),
     Goal("arithmetic_two", 2, _I, 16.0),
-    *(Goal("predicate", signature, _B, weight) for signature, weight in ((0, 4.0), (1, 7.0), (2, 4.0), (3, 4.0))),
+    *(Goal("predicate", signature, _B, weight) for signature, weight in ((0, 6.0), (1, 10.0), (2, 6.0), (3, 6.0))),
     Goal("list_pipeline", 1, _L, 20.0),
     Goal("list_reduction", 1, _I, 12.0),
     Goal("list_reduction", 3, _I, 7.0),
@@ -288,29 +289,26 @@ def draw_program(words: jax.Array, hard: jax.Array, slots: int) -> Draft:
 
 def _walk(words: jax.Array, hard: jax.Array, slots: int) -> Draft:
     """One try: the length and the goal from the first word, then one instruction from each."""
-    high, low = words >> 16, words & 0xFFFF
     outline = jnp.asarray(_OUTLINE)[hard.astype(jnp.int32)]  # [P]
-    pair = jnp.sum(high[0].astype(jnp.int32) >= outline)
+    pair = jnp.sum((words[0] >> 16).astype(jnp.int32) >= outline)
     length, goal = jnp.asarray(_LENGTH_OF)[pair], jnp.asarray(_GOAL_OF)[pair]
-    state = jnp.asarray(_START_OF)[goal]
-    ops, args = [], []
-    for step in range(MAX_LENGTH):
-        left = jnp.maximum(length - step, 0)
-        choice = jnp.asarray(_CHOICE)[goal, left, state]  # [M]
-        move = jnp.minimum(jnp.sum(high[step + 1].astype(jnp.int32) >= choice), len(MOVES) - 1)
+
+    def step(state: jax.Array, draw: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Program]:
+        number, word = draw
+        high, low = (word >> 16).astype(jnp.int32), word & 0xFFFF
+        left = length - number
+        choice = jnp.asarray(_CHOICE)[goal, jnp.maximum(left, 0), state]  # [M]
+        move = jnp.minimum(jnp.sum(high >= choice), len(MOVES) - 1)
         count = jnp.asarray(_MEMBER_COUNT)[move]
-        op = jnp.asarray(_MEMBERS)[move, (low[step + 1] % count).astype(jnp.int32)]
+        op = jnp.asarray(_MEMBERS)[move, (low % count).astype(jnp.int32)]
         fixed = jnp.asarray(_FIXED_ARG)[move]
-        drawn = draw_argument(op, low[step + 1] // count) * jnp.asarray(READS_ARG)[op]
-        ops.append(jnp.where(left > 0, op, 0))
-        args.append(jnp.where(left > 0, jnp.where(fixed >= 0, fixed, drawn), 0))
-        state = jnp.where(left > 0, jnp.asarray(_NEXT)[state, move], state)
-    padding = [jnp.zeros((), jnp.int32)] * (slots - MAX_LENGTH)
-    program = Program(jnp.stack(ops + padding), jnp.stack(args + padding))
-    return Draft(
-        program,
-        length,
-        jnp.asarray(GOAL_FAMILY)[goal],
-        jnp.asarray(GOAL_SIGNATURE)[goal],
-        obeys(program.op, hard),
-    )
+        arg = jnp.where(fixed >= 0, fixed, draw_argument(op, low // count) * jnp.asarray(READS_ARG)[op])
+        goes_on = left > 0
+        after = jnp.where(goes_on, jnp.asarray(_NEXT)[state, move], state)
+        return after, Program(jnp.where(goes_on, op, 0), jnp.where(goes_on, arg, 0))
+
+    numbers = jnp.arange(MAX_LENGTH, dtype=jnp.int32)
+    _, program = lax.scan(step, jnp.asarray(_START_OF)[goal], (numbers, words[1:]))  # [MAX_LENGTH]
+    program = jax.tree.map(lambda field: jnp.pad(field, (0, slots - MAX_LENGTH)), program)
+    family, signature = jnp.asarray(GOAL_FAMILY)[goal], jnp.asarray(GOAL_SIGNATURE)[goal]
+    return Draft(program, length, family, signature, obeys(program.op, hard))

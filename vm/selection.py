@@ -5,17 +5,14 @@ What is kept depends on the candidates before it only, never on how many tasks a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from vm.ambiguity import CHUNK, ambiguous
 from vm.candidates import ACCEPTED, REASON
-from vm.chunks import Judged, ReasonLog, Recipe, concatenate, in_chunks, judge_chunk, judged, regrouped, rows
-from vm.pairs import PARTNER_TRIES, partners
-from vm.types import Value, values_equal
+from vm.chunks import JUDGED, Judged, ReasonLog, Recipe, concatenate, in_chunks, judge_chunk, judged, regrouped, rows
+from vm.pairs import partners
+from vm.types import Value
 
 Behaviour = tuple[int, int]
 _DIFFERING = 2  # public examples on which the outputs of a pair differ, at least
@@ -30,7 +27,7 @@ def select(recipe: Recipe, count: int, log: ReasonLog) -> Judged:
         for row in range(CHUNK):
             behaviour = _behaviour(group, row)
             reason = _refusal(unclear[row], behaviour in seen)
-            log.record(group.index[row : row + 1], reason)
+            log.record(group.indices[row : row + 1], reason)
             if reason == ACCEPTED:
                 seen.add(behaviour)
                 kept.append(rows(group, [row]))
@@ -52,7 +49,7 @@ def select_pairs(recipe: Recipe, count: int, public: int, log: ReasonLog) -> Jud
             partner = next((p for p in choices[row] if _behaviour(p, 0) not in seen), None)
             if reason == ACCEPTED and partner is None:
                 reason = REASON["no_partner"]
-            log.record(group.index[row : row + 1], reason)
+            log.record(group.indices[row : row + 1], reason)
             if reason == ACCEPTED and partner is not None:
                 seen.update((behaviour, _behaviour(partner, 0)))
                 kept += [rows(group, [row]), partner]
@@ -65,6 +62,11 @@ def _refusal(unclear: np.bool_, repeated: bool) -> int:
     return REASON["ambiguous"] if unclear else REASON["repeated_behaviour"] if repeated else ACCEPTED
 
 
+def _differ(a: Value, b: Value) -> np.ndarray:
+    """`~values_equal` on host arrays, whose shapes change too often to compile for."""
+    return (a.type != b.type) | (a.length != b.length) | np.any(a.words != b.words, axis=-1)
+
+
 def _behaviour(group: Judged, row: int) -> Behaviour:
     first, second = group.candidate.behaviour[row]
     return int(first), int(second)
@@ -73,20 +75,20 @@ def _behaviour(group: Judged, row: int) -> Behaviour:
 def _partners_of(group: Judged, recipe: Recipe, public: int) -> list[list[Judged]]:
     """Every partner that makes a good task, for each row in the order of the tries."""
     seed, split = jnp.uint32(recipe.seed), jnp.int32(recipe.split)
-    drawn, serves = partners(seed, group.index, group.candidate, recipe.settings)
+    drawn, serves = rows(partners(seed, group.indices, group.candidate, recipe.settings), slice(None))
     row, attempt = np.nonzero(serves)
-    choices: list[list[Judged]] = [[] for _ in group.index]
+    choices: list[list[Judged]] = [[] for _ in group.indices]
     if not len(row):
         return choices
     candidate = rows(drawn, (row, attempt))
 
     def judge(index: np.ndarray, source: object, candidate: object) -> object:
-        return judge_chunk(seed, split, index, source, candidate, recipe.examples, recipe.longest, recipe.settings)
+        return judge_chunk(seed, split, index, source, candidate, recipe.examples, recipe.settings)
 
-    index, source, targets = rows((group.index, group.candidate.program, group.targets), row)
-    inputs, partner_targets, reason = in_chunks(judge, 512, index, source, candidate)
-    differs = ~np.asarray(values_equal(targets, partner_targets))[:, :public]
-    good = np.flatnonzero((reason == ACCEPTED) & (differs.sum(axis=1) >= _DIFFERING))
+    index, source, targets = rows((group.indices, group.candidate.program, group.targets), row)
+    inputs, partner_targets, reason = in_chunks(judge, JUDGED, index, source, candidate)
+    differing = _differ(targets, partner_targets)[:, :public].sum(axis=1)
+    good = np.flatnonzero((reason == ACCEPTED) & (differing >= _DIFFERING))
     if not len(good):
         return choices
     pairs = rows(Judged(index, candidate, inputs, partner_targets), good)

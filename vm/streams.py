@@ -59,7 +59,7 @@ class TaskStream:
 
 def _started(recipe: Recipe, cursor: int, start: str, public: int) -> Iterator[tuple[np.ndarray, TaskArrays]]:
     for group in regrouped(judged(recipe, cursor), STARTED):
-        yield group.index, with_starts(recipe, group, start, public)
+        yield group.indices, with_starts(recipe, group, start, public)
 
 
 def tasks_digest(tasks: Tasks) -> str:

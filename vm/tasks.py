@@ -19,7 +19,7 @@ from vm import candidates as drawing
 from vm.behaviour import EVALUATION_SPLITS, SPLITS
 from vm.candidates import ACCEPTED, BLANK, CORRUPTED, STARTS, Candidate, task_key
 from vm.chunks import Buffer, Judged, ReasonLog, Recipe, in_chunks, judged, rows
-from vm.grammar import LENGTH_WEIGHTS, MAX_LENGTH
+from vm.grammar import MAX_LENGTH
 from vm.prompts import PromptPlan, render_text
 from vm.selection import select, select_pairs
 from vm.types import DEFAULT_SETTINGS, MAX_STACK, Examples, Program, Settings, Value
@@ -136,7 +136,7 @@ def candidates(
         key = task_key(seed, which, index)
         candidate, reason = drawing.screen(key, which, settings)
         inputs = drawing.draw_inputs(key, candidate.program, candidate.signature, public + hidden, settings)
-        targets, verdict = drawing.judge(candidate, inputs, _longest(split), settings)
+        targets, verdict = drawing.judge(candidate, inputs, settings)
         kind = _kind(start, drawing.draw_kind(key))
         program = drawing.draw_start(key, candidate, kind, jnp.uint32(0), inputs, targets, settings)
         return _task_arrays(candidate, inputs, targets, program, public), jnp.where(reason == ACCEPTED, verdict, reason)
@@ -186,11 +186,11 @@ def make_tasks(
     return Tasks(
         split=split,
         seed=seed,
-        indices=chosen.index,
+        indices=chosen.indices,
         prompts=[render_text(rows(plan, row), rows(reference, row)) for row in range(count)],
         arrays=jax.tree.map(jnp.asarray, arrays),
         behaviours=behaviour[:, 0] << np.uint64(32) | behaviour[:, 1],
-        refusals=log.counts(int(chosen.index[-1]) + 1),
+        refusals=log.counts(int(chosen.indices[-1]) + 1),
     )
 
 
@@ -219,12 +219,7 @@ def recipe_of(split: str, seed: int, start: str, public: int, hidden: int, setti
     _check(split, start, public, hidden, settings)
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed is {seed}; use a data seed from 0 to 2147483647.")
-    return Recipe(SPLITS.index(split), seed, public + hidden, _longest(split), settings)
-
-
-def _longest(split: str) -> int:
-    """The bound on a reference's length that `judge` is compiled for: one for train, one for all other splits."""
-    return max(LENGTH_WEIGHTS[0]) if split == "train" else MAX_LENGTH
+    return Recipe(SPLITS.index(split), seed, public + hidden, settings)
 
 
 def _kind(start: str, drawn: jax.Array) -> jax.Array:
@@ -251,7 +246,7 @@ def _start_chunk(
     paired = split == SPLITS.index("fresh_paired")
 
     def one(row: Judged, position: jax.Array) -> Program:
-        key = task_key(seed, split, row.index)
+        key = task_key(seed, split, row.indices)
         scattered = drawing.scattered_kind(seed, split, position, paired)
         kind = _kind(start, jnp.where(split == _TRAIN, drawing.draw_kind(key), scattered))
         member = jnp.where(paired, position % 2, 0).astype(jnp.uint32)
@@ -267,6 +262,6 @@ def with_starts(recipe: Recipe, chosen: Judged, start: str, public: int) -> Task
     def chunk(group: Judged, position: np.ndarray) -> Program:
         return _start_chunk(seed, split, group, position, start, recipe.settings)
 
-    position = np.arange(len(chosen.index), dtype=np.uint32)
+    position = np.arange(len(chosen.indices), dtype=np.uint32)
     programs = in_chunks(chunk, STARTED, chosen, position)
     return _task_arrays(chosen.candidate, chosen.inputs, chosen.targets, programs, public)
