@@ -41,12 +41,12 @@ def test_round_trip_of_random_programs() -> None:
         for _ in range(100):
             op = [source.randrange(44) for _ in range(settings.slots)]
             arg = [source.randrange(settings.args) if READS_ARG[o] else 0 for o in op]
-            back = vm.assemble(vm.disassemble(Program(np.array(op), np.array(arg)), settings), settings)
+            back = vm.assemble(vm.disassemble(Program(jnp.array(op), jnp.array(arg)), settings), settings)
             assert (back.op.tolist(), back.arg.tolist()) == (op, arg)
 
 
 def test_an_argument_that_is_not_read_is_not_written() -> None:
-    assert vm.disassemble(Program(np.array([31, 0]), np.array([9, 9]))) == "SUM"
+    assert vm.disassemble(Program(jnp.array([31, 0]), jnp.array([9, 9]))) == "SUM"
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_smaller_machines_refuse_what_they_do_not_hold() -> None:
 )
 def test_disassemble_refuses(op: int, arg: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        vm.disassemble(Program(np.array([31, op]), np.array([0, arg])))
+        vm.disassemble(Program(jnp.array([31, op]), jnp.array([0, arg])))

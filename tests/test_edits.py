@@ -77,7 +77,7 @@ def test_reads_arg_is_the_instruction_set_of_the_reference() -> None:
 
 @pytest.mark.parametrize("settings", SIZES, ids=str)
 def test_encode_and_decode_are_inverse(settings: Settings) -> None:
-    parts = [("STOP", 0, 0)]
+    parts: list[tuple[edits.Kind, int, int]] = [("STOP", 0, 0)]
     for slot in range(settings.slots):
         parts += [("SET_OP", slot, op) for op in range(44)]
         parts += [("SET_ARG", slot, k) for k in range(settings.args)]

@@ -130,14 +130,14 @@ def test_without_the_tricks(batch: Batch, right: vm.Trace, monkeypatch: pytest.M
     monkeypatch.setattr(lowering, "_attributes", None)
     assert not lowering.available()
     plain = jax.jit(jax.vmap(fresh)).lower(*batch).compile()
-    assert "xla_cpu_small_call" not in plain.as_text()
+    assert "inlineable" not in (plain.as_text() or "")
     assert_same(plain(*batch), right)
 
 
 def test_the_tricks_reach_the_compiled_program(batch: Batch) -> None:
     """The attributes are undocumented: this fails when XLA stops keeping the stages and the chunk as calls."""
     if jax.default_backend() == "cpu":
-        text = jax.jit(jax.vmap(vm.run)).lower(*batch).compile().as_text()
+        text = jax.jit(jax.vmap(vm.run)).lower(*batch).compile().as_text() or ""
         calls = [line for line in text.splitlines() if " call(" in line]
         assert sum('xla_cpu_small_call="true"' in line for line in calls) >= 1
         assert sum('inlineable="false"' in line for line in calls) >= 9

@@ -13,7 +13,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from vm import datapath, lowering
-from vm.controls import Controls, decode
+from vm.controls import Controls, choose, decode
 from vm.types import DEFAULT_SETTINGS, Program, Result, Settings, Trace, Value
 
 
@@ -29,7 +29,7 @@ def run(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) 
       The output (`EMPTY` after a fault), the `Status` and the index of the faulting slot (L when none).
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, False)(decode(*program, settings), inputs)
+    return _batchable(settings, False, lowering.available())(decode(*program, settings), inputs)
 
 
 def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS) -> Trace:
@@ -45,7 +45,7 @@ def trace(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTINGS
       fault on, and an empty stack's top is EMPTY.
     """
     _check_shapes(program, inputs, settings)
-    return _batchable(settings, True)(decode(*program, settings), inputs)
+    return _batchable(settings, True, lowering.available())(decode(*program, settings), inputs)
 
 
 def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
@@ -56,7 +56,7 @@ def _check_shapes(program: Program, inputs: Value, settings: Settings) -> None:
 
 
 @functools.cache
-def _batchable(settings: Settings, with_tops: bool) -> Callable[[Controls, Value], Any]:
+def _batchable(settings: Settings, with_tops: bool, chunked: bool) -> Callable[[Controls, Value], Any]:
     """The machine for one lane, with a batching rule that turns every mapped axis into one axis of lanes.
 
     Control words are decoded before, once a program, because a table in here would be a constant of a `custom_vmap`
@@ -71,7 +71,7 @@ def _batchable(settings: Settings, with_tops: bool) -> Callable[[Controls, Value
 
     @custom_vmap
     def many(controls: Controls, inputs: Value) -> Any:
-        return lowering.map_chunks(kept, controls, inputs) if lowering.available() else direct(controls, inputs)
+        return lowering.map_chunks(kept, controls, inputs) if chunked else direct(controls, inputs)
 
     @custom_vmap
     def one(controls: Controls, inputs: Value) -> Any:
@@ -115,7 +115,7 @@ def _execute(controls: Controls, inputs: Value, settings: Settings, with_tops: b
 
     state, tops = lax.scan(slot, datapath.start(task, settings), slots)
     meta, words = datapath.top(state)
-    result = Result(_value(jnp.where(state.status == 0, meta, 0), words), state.status, state.pc)
+    result = Result(_value(choose(state.status == 0, meta, 0), words), state.status, state.pc)
     if not with_tops:
         return result
     lanes_first = jax.tree.map(lambda x: jnp.moveaxis(x, 0, meta.ndim), _value(*tops))  # [..., L], words [..., L, W]
@@ -125,5 +125,5 @@ def _execute(controls: Controls, inputs: Value, settings: Settings, with_tops: b
 def _value(meta: jax.Array, words: datapath.Words) -> Value:
     """Unpack a cell; an EMPTY one has no words."""
     kind = meta & 3
-    stacked = jnp.stack(words, axis=-1)  # [..., W]
-    return Value(kind, meta >> 2, jnp.where((kind != 0)[..., None], stacked, 0))
+    stacked = jnp.stack([choose(kind != 0, word, 0) for word in words], axis=-1)  # [..., W]
+    return Value(kind, meta >> 2, stacked)

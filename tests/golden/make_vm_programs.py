@@ -59,7 +59,7 @@ def random_listing(source: random.Random, opcode: int, inputs: list[Any], sizes:
     """A program that contains the opcode after instructions that run."""
     cells = [(kind, words[:length]) for kind, length, words in (reference.cell(x, sizes.width) for x in inputs)]
     stack: reference.Stack = (cells[0],)
-    chosen = []
+    chosen: list[tuple[int, int]] = []
     for slot in range(source.randint(2, sizes.slots)):
         for _ in range(30):
             op, k = random_instruction(source, sizes)
