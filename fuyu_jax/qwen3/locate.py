@@ -25,9 +25,9 @@ def resolve_model(name: str) -> Path:
     if name == TINY:
         return Path(str(resources.files("fuyu_jax.models"))) / TINY
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
-    if folder.exists():
+    if name and folder.exists():
         raise ModelError(f"model {name!r} is a file; give the folder that holds config.json and the weights.")
     if not _HUB_ID.fullmatch(name):
         raise ModelError(f"model {name!r} is no folder; give 'tiny', a model folder or a hub id like 'Qwen/Qwen3-4B'.")
