@@ -128,7 +128,8 @@ def test_a_fault_freezes_every_field() -> None:
     assert run_cases(cases) == [(None, Status.DIVISION_BY_ZERO, 2)] * len(cases)
     program = stack_programs([(parse(case[0]) + [(0, 0)] * 8)[:8] for case in cases])
     inputs = stack_inputs([[9, None]] * len(cases), SETTINGS)
-    tops = jax.jit(jax.vmap(vm.trace))(program, inputs).tops
+    result, tops = jax.jit(jax.vmap(vm.trace))(program, inputs)
+    assert not any(np.asarray(field).any() for field in result.output)  # EMPTY has no length and no words
     np.testing.assert_array_equal(tops.words[..., 0], [[5] + [0] * 7] * len(cases))
     np.testing.assert_array_equal(tops.type, np.ones((len(cases), 8)))
 
@@ -148,6 +149,19 @@ def test_words_of_dropped_elements_never_return() -> None:
         ("FGT 15; SUM", [3, 2, 1], None, 0),
         ("DROP 2; REV; MULI 2; SUM", [3, 2, 1], None, 2),
         ("DUP; POP; HEAD; INPUT 0; SUM; ADD", [3, 2, 1], None, 9),
+    ]
+    assert run_cases(cases) == [expected(case) for case in cases]
+
+
+def test_the_cells_below_stay_in_order() -> None:
+    deep = "CONST 2; CONST 3; CONST 4"  # above x = 1: the stack is 1, 2, 3, 4 with 4 on top
+    cases: list[Case] = [
+        (f"{deep}; SWAP; SUB; SUB; SUB", 1, None, 1 - (2 - (4 - 3))),
+        (f"{deep}; POP; SWAP; SUB; SUB", 1, None, 1 - (3 - 2)),
+        (f"{deep}; NEG; SUB; SUB; SUB", 1, None, 1 - (2 - (3 + 4))),
+        (f"{deep}; POP; DUP; SUB; SUB", 1, None, 2 - (3 - 3)),
+        ("DUP; DUP; DUP; POP; POP; POP; POP", [7, 8], None, None),
+        ("DUP; DUP; DUP; NOT; SELECT; NOT; AND", True, None, False),
     ]
     assert run_cases(cases) == [expected(case) for case in cases]
 
