@@ -15,6 +15,7 @@ import numpy as np
 
 from fuyu_jax.qwen3.config import Qwen3Config
 
+# Score of a masked key. Finite, so that a row with nothing to attend to has a softmax and a gradient.
 _MASKED = float(np.finfo(np.float32).min)
 
 
@@ -120,8 +121,8 @@ def attend(
     Args:
       queries: scaled queries `[B, S, N, H, D]`; query head h reads key/value head h // (H / Hkv).
       own: keys and values of the segments, `[B, S, N, Hkv, D]`.
-      own_mask: bool `[B or 1, S or 1, N, N]`, True where row i attends to token j of its segment. Every row must
-        attend to one token or more.
+      own_mask: bool `[B or 1, S or 1, N, N]`, True where row i attends to token j of its segment. A row with nothing
+        to attend to (padding) gets the mean of all values: finite, and read by no other row.
       prompt: keys and values of the prompts, `[B, P, Hkv, D]`, shared by the S segments.
       prompt_mask: bool `[B, P]`, True at the prompt's real tokens.
 
@@ -177,7 +178,7 @@ def decoder_layer(
     Args:
       x: tokens `[B, S, N, d]`.
       weights: this layer's weights.
-      angles: cosine and sine `[B, S, N, D / 2]` of the tokens' positions.
+      angles: cosine and sine `[B, S or 1, N, D / 2]` of the tokens' positions.
       own_mask: as in `attend`.
       prompt: as in `attend`.
       prompt_mask: as in `attend`.

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from fuyu_jax.qwen3.config import Qwen3Config
 from fuyu_jax.qwen3.layers import (
@@ -48,7 +49,7 @@ def token_positions(mask: jax.Array) -> jax.Array:
 class DecoderLayers(nnx.Module):
     """All decoder layers: one `nnx.Param` for each weight of `LayerWeights`, stacked as `[layers, ...]`."""
 
-    def __init__(self, config: Qwen3Config, *, rngs: nnx.Rngs, param_dtype: jnp.dtype) -> None:
+    def __init__(self, config: Qwen3Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         """Draw kernels from a normal distribution and set norms to 1."""
         for name, shape in layer_shapes(config).items():
             stacked = (config.num_hidden_layers, *shape)
@@ -81,8 +82,8 @@ class Qwen3(nnx.Module):
         config: Qwen3Config,
         *,
         rngs: nnx.Rngs,
-        dtype: jnp.dtype = jnp.float32,
-        param_dtype: jnp.dtype = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
+        param_dtype: DTypeLike = jnp.float32,
         remat: bool = True,
     ) -> None:
         """Draw fresh weights as Hugging Face does: normal with `initializer_range`, norms 1."""
@@ -99,7 +100,7 @@ class Qwen3(nnx.Module):
     def embed(self, input_ids: jax.Array) -> jax.Array:
         """Embeddings `[B, T, d]` of int32 token ids `[B, T]`, in the compute dtype."""
         chex.assert_rank(input_ids, 2)
-        return self.embed_tokens[...].astype(self.dtype)[input_ids]
+        return self.embed_tokens[...][input_ids].astype(self.dtype)
 
     def __call__(
         self,
@@ -156,9 +157,9 @@ class Qwen3(nnx.Module):
           `[B, S, N, d]`.
         """
         chex.assert_shape(segments, (cache.k.shape[1], None, None, self.config.hidden_size))
-        batch, count, length, _ = segments.shape
+        length = segments.shape[2]
         positions = cache.length[:, None, None] + jnp.arange(length, dtype=jnp.int32)[None, None]  # [B, 1, N]
-        angles = rope_angles(jnp.broadcast_to(positions, (batch, count, length)), self.config)
+        angles = rope_angles(positions, self.config)
         own_mask = jnp.tril(jnp.ones((1, 1, length, length), bool))
         prompt = KeyValues(cache.k, cache.v)
         hidden, _ = self._run_layers(segments.astype(self.dtype), angles, own_mask, prompt, cache.mask)
@@ -172,9 +173,7 @@ class Qwen3(nnx.Module):
         places = token_positions(real) if positions is None else positions
         chex.assert_shape(places, x.shape[:2])
         length = x.shape[1]
-        # Every row may attend to itself, so that rows of padding have a finite softmax; no real row sees padding.
-        diagonal = jnp.eye(length, dtype=bool)[None]
-        own_mask = (real[:, None, :] | diagonal) & jnp.tril(jnp.ones((1, length, length), bool))  # [B, T, T]
+        own_mask = real[:, None, :] & jnp.tril(jnp.ones((1, length, length), bool))  # [B, T, T]
         angles = rope_angles(places[:, None], self.config)
         hidden, layers = self._run_layers(x[:, None].astype(self.dtype), angles, own_mask[:, None], None, None)
         hidden = rms_norm(hidden[:, 0], self.norm[...], self.config.rms_norm_eps)
@@ -199,6 +198,6 @@ class Qwen3(nnx.Module):
         return jax.lax.scan(body, x, (self.layers.weights(), prompt))
 
 
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], config: Qwen3Config, dtype: jnp.dtype) -> jax.Array:
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], config: Qwen3Config, dtype: DTypeLike) -> jax.Array:
     """Draw a weight from a normal distribution of the config's standard deviation."""
     return config.initializer_range * jax.random.normal(rngs.params(), shape, dtype)

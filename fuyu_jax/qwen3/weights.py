@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 
 from fuyu_jax.qwen3.config import ModelError, Qwen3Config, read_config, read_json
@@ -80,7 +81,7 @@ def key_table(config: Qwen3Config) -> tuple[dict[str, Rule], dict[str, Rule]]:
 
 
 def load_qwen3(
-    folder: str | Path, dtype: Any = jnp.float32, param_dtype: Any = jnp.float32, remat: bool = True
+    folder: str | Path, dtype: DTypeLike = jnp.float32, param_dtype: DTypeLike = jnp.float32, remat: bool = True
 ) -> Qwen3:
     """Load a model from a folder with `config.json` and safetensors in one file or in shards with an index.
 
@@ -223,7 +224,7 @@ def _check_complete(config: Qwen3Config, rules: dict[str, Rule], tensors: dict[s
             )
 
 
-def _read_rule(rule: Rule, tensors: dict[str, Tensor], dtype: Any) -> jax.Array:
+def _read_rule(rule: Rule, tensors: dict[str, Tensor], dtype: DTypeLike) -> jax.Array:
     """The stacked array of a rule, `[len(keys), ...]`, with one tensor of the file in memory at a time."""
     shape = rule.shape[::-1] if rule.transpose else rule.shape
     stacked = np.empty((len(rule.keys), *shape), dtype)
