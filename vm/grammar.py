@@ -200,11 +200,14 @@ def _codes(text: str) -> list[int]:
 
 
 def _idle_pairs() -> np.ndarray:
-    """Neighbours of which one can never matter, bool `[44, 44]`; the grammar does not draw them."""
+    """Neighbours that are not worth drawing, bool `[44, 44]`: one undoes or hides the other, or both fold into one.
+
+    POP is left after SWAP only ("drop the value below"): right after any other instruction it would be dead code.
+    """
     maps, reductions = _codes(" ".join(_NUMBER_MAPS)), _codes("LEN SUM MAXL MINL")
     everything = [code for code in range(len(OPCODES)) if code != OPCODE_OF["SWAP"]]
     rules = [
-        (everything, _codes("POP")),  # only a value that was below may be dropped: SWAP POP
+        (everything, _codes("POP")),
         (_codes("SWAP"), _codes("SWAP ADD MUL MIN MAX EQ AND OR")),
         (_codes("DUP"), _codes("SWAP MIN MAX EQ LT GT SUB DIV MOD AND OR SELECT")),
         (_codes("NEG"), _codes("NEG ABS EVEN")),

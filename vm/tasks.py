@@ -11,6 +11,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,6 +131,7 @@ def candidates(
       The tasks and their reason to be refused: int32 `[N]`, index into `REFUSALS`, 0 (accepted) to keep.
     """
     _check(split, start, public, hidden, settings)
+    chex.assert_rank(indices, 1)
     seed, which = jnp.asarray(seed, jnp.uint32), jnp.int32(SPLITS.index(split))
 
     def one(index: jax.Array) -> tuple[TaskArrays, jax.Array]:
