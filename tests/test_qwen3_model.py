@@ -77,11 +77,14 @@ def test_no_token_sees_a_later_one() -> None:
 
 
 def test_consecutive_query_heads_share_a_key_value_head() -> None:
-    queries = jnp.ones((1, 1, 1, 4, 2))
-    values = jnp.broadcast_to(jnp.array([1.0, 2.0])[None, None, None, :, None], (1, 1, 1, 2, 2))
-    own = KeyValues(jnp.ones((1, 1, 1, 2, 2)), values)
-    mixed = attend(queries, own, jnp.ones((1, 1, 1, 1), bool), None, None)
-    np.testing.assert_allclose(mixed[0, 0, 0, :, 0], [1.0, 1.0, 2.0, 2.0], rtol=1e-6)
+    # Query head h looks for token h % 2; key/value head g holds 10 * token + g + 1.
+    queries = 100 * jnp.eye(2)[jnp.arange(4) % 2][None, None, None]  # [1, 1, 1, 4, 2]
+    queries = jnp.broadcast_to(queries, (1, 1, 2, 4, 2))
+    keys = jnp.broadcast_to(jnp.eye(2)[None, None, :, None], (1, 1, 2, 2, 2))
+    values = 10.0 * jnp.arange(2)[:, None] + jnp.arange(1.0, 3.0)[None]  # [tokens, heads]
+    own = KeyValues(keys, jnp.broadcast_to(values[None, None, ..., None], (1, 1, 2, 2, 2)))
+    mixed = attend(queries, own, jnp.ones((1, 1, 2, 2), bool), None, None)
+    np.testing.assert_allclose(mixed[0, 0, 0, :, 0], [1.0, 11.0, 2.0, 12.0], rtol=1e-6)
 
 
 def test_attention_by_hand() -> None:
