@@ -192,7 +192,7 @@ def draw_start(
 ) -> Program:
     """The start program: blank, the reference with 1 to 4 wrong edits, or the reference (kinds `BLANK` and so on).
 
-    A corrupted start fails at least one example; where all variants drawn are right anyway, the start is blank.
+    A corrupted start fails at least one example and isn't blank; where no variant drawn is so, the start is blank.
     `member` (0 or 1) tells the two tasks of a pair apart.
     """
     key = jax.random.fold_in(jax.random.fold_in(key, _START_STREAM), member)
@@ -211,9 +211,10 @@ def draw_start(
     variants = jax.vmap(corrupt)(words.reshape(_VARIANTS, 1 + _EDITS))  # [V, L]
     outputs, _ = jax.vmap(lambda program: run_all(program, inputs, settings))(variants)  # [V, E]
     solved = jax.vmap(lambda output: jnp.all(values_equal(output, targets)))(outputs)  # [V]
+    unfit = solved | jnp.all(variants.op == 0, axis=1)
     blank = blank_program(settings)
-    variant = jax.tree.map(lambda leaf: leaf[jnp.argmin(solved)], variants)
-    corrupted = jax.tree.map(lambda new, old: jnp.where(jnp.all(solved), old, new), variant, blank)
+    variant = jax.tree.map(lambda leaf: leaf[jnp.argmin(unfit)], variants)
+    corrupted = jax.tree.map(lambda new, old: jnp.where(jnp.all(unfit), old, new), variant, blank)
     return jax.tree.map(
         lambda b, c, r: jnp.where(kind == BLANK, b, jnp.where(kind == CORRUPTED, c, r)), blank, corrupted, reference
     )
