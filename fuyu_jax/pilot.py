@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 import vm
-from fuyu_jax.controller import Controller
+from fuyu_jax.controller.build import build_controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnostics import StateSet, make_diagnose
 from fuyu_jax.evaluate.measure import CHUNK, Labels, chunks, greedy_rollouts, measure_policy, pass_at, sampled_rollouts
@@ -24,7 +23,7 @@ from fuyu_jax.learn.arms import bc, grpo_echo
 from fuyu_jax.learn.demos import THREEFRY, DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.learn.training import Params, Policy
-from fuyu_jax.models import load_model
+from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest
 from fuyu_jax.runs.progress import Progress
@@ -32,14 +31,16 @@ from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_settings
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
-from vm.prompts import longest_prompt, token_table
-from vm.tasks import EVALUATION_SPLITS, Tasks, TaskStream, make_tasks, split_manifest
+from vm.prompts import longest_prompt
+from vm.streams import TaskStream, split_manifest
+from vm.tasks import EVALUATION_SPLITS, Tasks, make_tasks
 
 EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 PASS_SAMPLES = 8
 DIAGNOSTIC_SPLIT = "val_mixed"
 TRAIN_LENGTH, LONGEST = 5, 7  # instructions of the longest train prompt, and of the longest of all
 MACHINE = vm.DEFAULT_SETTINGS
+INIT, CLONING, UPDATING = range(3)  # what the run's key is folded with
 
 
 def main(argv: Sequence[str]) -> None:
@@ -77,17 +78,17 @@ class Pilot:
     @classmethod
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
-        model = load_model(settings.model, seed=settings.seed)
-        table = token_table(model.encode)
-        controller = Controller(
-            model.trunk,
-            MACHINE,
-            examples=settings.public,
-            show_targets=settings.show_targets,
-            rngs=nnx.Rngs(jax.random.key(settings.seed, impl=THREEFRY)),
-        )
-        graph, params = nnx.split(controller)
-        policies = [Policy(graph, MACHINE, table, longest_prompt(table, length)) for length in (TRAIN_LENGTH, LONGEST)]
+        init_key = jax.random.fold_in(jax.random.key(settings.seed, impl=THREEFRY), INIT)
+        try:
+            built = build_controller(
+                settings.model, MACHINE, examples=settings.public, show_targets=settings.show_targets, key=init_key
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        graph, params = nnx.split(built.controller)
+        policies = [
+            Policy(graph, MACHINE, built.tokens, longest_prompt(built.tokens, n)) for n in (TRAIN_LENGTH, LONGEST)
+        ]
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
         folder.write_json("config.json", settings.to_dict())
         with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
@@ -99,9 +100,9 @@ class Pilot:
                 progress.update()
         manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
         seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
-        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": model.description})
+        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        return cls(settings, folder, Recorder(folder), *policies, params, model.description, splits)
+        return cls(settings, folder, Recorder(folder), *policies, params, built.source, splits)
 
     def run(self) -> None:
         """Train and measure every phase, and write the tables."""
@@ -139,7 +140,8 @@ class Pilot:
     def _phases(self) -> Iterator[tuple[str, Params]]:
         """Train, and hand out each phase's name and parameters as they are reached."""
         settings = self.settings
-        clone_key, update_key = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed, impl=THREEFRY), 1))
+        run_key = jax.random.key(settings.seed, impl=THREEFRY)
+        clone_key, update_key = (jax.random.fold_in(run_key, purpose) for purpose in (CLONING, UPDATING))
         demos = DemonstrationSource(self._stream(0), settings.seed, settings.demos)
         cloning = bc.CloningOptions(
             updates=settings.bc_updates,
@@ -149,11 +151,12 @@ class Pilot:
             learning_rate=settings.learning_rate,
             echo_weight=settings.echo_loss_weight,
         )
-        params = self.params
+        copied = self.params
         with Progress("copying", settings.bc_updates) as progress:
             report = self.record.updates("bc_policy", settings.bc_updates, progress)
-            for epoch, params in enumerate(bc.clone(self.policy, params, demos, cloning, clone_key, report), start=1):
-                yield ("bc_policy" if epoch == settings.bc_epochs else f"bc_policy_e{epoch}"), params
+            epochs = bc.clone(self.policy, self.params, demos, cloning, clone_key, report)
+            for epoch, copied in enumerate(epochs, start=1):
+                yield ("bc_policy" if epoch == settings.bc_epochs else f"bc_policy_e{epoch}"), copied
         if settings.arm == "bc":
             return
         options = grpo_echo.GrpoOptions(
@@ -161,7 +164,7 @@ class Pilot:
             rounds=settings.rounds,
             rollout_tasks=settings.rollout_tasks,
             reuse=settings.reuse,
-            batch_tasks=settings.batch_rollout_tasks,
+            batch_tasks=settings.rollout_batch,
             learning_rate=settings.update_lr,
             kl_weight=settings.kl_weight,
             anchor_weight=settings.anchor_weight,
@@ -173,7 +176,7 @@ class Pilot:
             report = self.record.updates(settings.arm, settings.updates, progress)
             rounds = grpo_echo.improve(
                 self.policy,
-                params,
+                copied,
                 demos,
                 self._stream(1),
                 cloning,
@@ -221,7 +224,7 @@ class Pilot:
         outcomes = Outcomes.concatenate(measured)
         self.folder.write_csv("outcomes.csv", OUTCOMES_COLUMNS, outcomes.rows())
         self.folder.write_csv("metrics.csv", METRICS_COLUMNS, metrics_from_outcomes(outcomes))
-        self.folder.write_json("results.json", {**summary(outcomes), **results})
+        self.folder.write_json("results.json", {**summary(outcomes), **results, "counts": self.record.counts})
 
     def _says(self, outcomes: Outcomes) -> str:
         rows = outcomes.select(mode="learned")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import vm
 from fuyu_jax.controller.distribution import action_log_probs, choose_edit
 from fuyu_jax.controller.heads import Readout
-from vm.observation import Observation, matches, observe
+from vm.observation import Observation, join_examples, observe, run_all
 
 Read = Callable[[Observation], Readout]  # the policy: observations [B, G] to what its heads say
 
@@ -46,18 +46,13 @@ class Episodes(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """Lanes in flight: program, whether it may go on, and the edits tried in which program so far."""
+    """Lanes in flight: the program and what it gave, whether it may go on, and the edits tried in which program."""
 
     program: vm.Program
+    results: vm.Result
     going: jax.Array
     tried: vm.Program
     actions: jax.Array
-
-
-def _judge(program: vm.Program, public: vm.Examples, hidden: vm.Examples, settings: vm.Settings) -> jax.Array:
-    """Public examples right, and whether all are: int32 `[2]`. Unbatched."""
-    seen, unseen = matches(program, public, settings), matches(program, hidden, settings)
-    return jnp.stack([jnp.sum(seen), (jnp.all(seen) & jnp.all(unseen))]).astype(jnp.int32)
 
 
 def _already_tried(program: vm.Program, tried: vm.Program, actions: jax.Array, num_edits: int) -> jax.Array:
@@ -84,7 +79,8 @@ def rollout(
 
     Args:
       read: the policy's heads on observations `[B, G]`.
-      public, hidden: the tasks' examples, `[B, E]` and `[B, H]`; targets only judge, `read` does not get them.
+      public: the tasks' public examples, `[B, E]`; their targets only judge, `read` does not get them.
+      hidden: the hidden examples, `[B, H]`, which only judge.
       start: `Program[B, G, L]`.
       budget: int32 `[B, G]`, edits each lane may attempt, at most `steps`.
       steps: static number T of scan steps; steps in which no lane is going cost next to nothing.
@@ -99,15 +95,24 @@ def rollout(
     lanes = budget.shape
     num_edits = settings.num_actions - 1
     over_lanes = lambda f: jax.vmap(jax.vmap(f))  # noqa: E731
-    judge = jax.vmap(jax.vmap(lambda p, e, h: _judge(p, e, h, settings), (0, None, None)))
-    see = jax.vmap(jax.vmap(lambda p, x, t, b: observe(p, x, t, b, settings), (0, None, None, 0)), (0, 0, None, 0))
+    examples = join_examples(public, hidden)
+    shown = public.targets.type.shape[1]
+    execute = jax.vmap(jax.vmap(lambda program, inputs: run_all(program, inputs, settings), (0, None)))
+    see = jax.vmap(jax.vmap(lambda *args: observe(*args, settings), (0, None, 0, None, 0)), (0, 0, 0, None, 0))
     valid_edits = over_lanes(lambda program: vm.valid_actions(program, settings)[1:])
     apply = over_lanes(lambda program, action: vm.apply_action(program, action, settings))
     tried_before = over_lanes(lambda *args: _already_tried(*args, num_edits))
 
+    def right(results: vm.Result) -> jax.Array:
+        """Which examples are right: bool `[B, G, E + H]`."""
+        targets = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, 1), examples.targets)
+        spread = jax.tree.map(lambda leaf, like: jnp.broadcast_to(leaf, like.shape), targets, results.output)
+        return vm.values_equal(results.output, spread)
+
     def decide(carry: _Carry, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
         """One forward pass: action, P(STOP), P(done), log-probability, and the edits it could choose among."""
-        readout = read(see(carry.program, public.inputs, t, budget - t))
+        visible = jax.tree.map(lambda leaf: leaf[:, :, :shown], carry.results)
+        readout = read(see(carry.program, public.inputs, visible, t, budget - t))
         allowed = valid_edits(carry.program)
         if no_repeat:
             allowed = allowed & ~tried_before(carry.program, carry.tried, carry.actions)
@@ -133,32 +138,43 @@ def rollout(
 
     def step(carry: _Carry, t: jax.Array) -> tuple[_Carry, tuple]:
         active = carry.going & (t < budget)
-        judged = judge(carry.program, public, hidden)  # [B, G, 2]
-        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(
-            jnp.any(active), decide, idle, carry, t, active
-        )
+        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(jnp.any(active), decide, idle, carry, t, active)
         edited, valid = apply(carry.program, action)
         moves = active & (action != 0)
         program = jax.tree.map(lambda new, old: jnp.where(moves[..., None], new, old), edited, carry.program)
         after = _Carry(
             program=program,
+            results=execute(program, examples.inputs),
             going=active & moves,
             tried=jax.tree.map(lambda all_, now: all_.at[:, :, t].set(now), carry.tried, carry.program),
             actions=carry.actions.at[:, :, t].set(jnp.where(moves, action, 0)),
         )
-        record = (carry.program, judged, active, action, valid & moves, stop_prob, done_prob, log_prob, allowed)
+        record = (
+            carry.program,
+            right(carry.results),
+            active,
+            action,
+            valid & moves,
+            stop_prob,
+            done_prob,
+            log_prob,
+            allowed,
+        )
         return after, record
 
     blank = jnp.full((*lanes, steps, settings.slots), -1, jnp.int32)
-    carry = _Carry(start, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps), jnp.int32))
+    results = execute(start, examples.inputs)
+    carry = _Carry(
+        start, results, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps), jnp.int32)
+    )
     last, (program, judged, active, action, valid, stop_prob, done_prob, log_prob, allowed) = jax.lax.scan(
         step, carry, jnp.arange(steps, dtype=jnp.int32)
     )
-    judged = jnp.concatenate([judged, judge(last.program, public, hidden)[None]])
+    judged = jnp.concatenate([judged, right(last.results)[None]])  # [T + 1, B, G, E + H]
     return Episodes(
         program=jax.tree.map(lambda path, end: jnp.concatenate([path, end[None]]), program, last.program),
-        public=judged[..., 0],
-        solved=judged[..., 1] == 1,
+        public=jnp.sum(judged[..., :shown], axis=-1, dtype=jnp.int32),
+        solved=jnp.all(judged, axis=-1),
         active=active,
         action=action,
         valid=valid,

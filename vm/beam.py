@@ -95,7 +95,8 @@ def oracle_search(
 
     Args:
       start: `Program[L]`.
-      public, hidden: the task's examples, targets included.
+      public: the examples that candidates are ranked on, `[E]`.
+      hidden: the examples that those kept are judged on as well, `[H]`.
       steps: static number K of edits to allow, at least 1.
       width: static beam width W.
       settings: static sizes.

@@ -7,7 +7,7 @@ from flax import nnx
 
 from fuyu_jax.controller.heads import Echo, Heads, Readout
 from fuyu_jax.controller.state_tokens import StateEmbedder
-from fuyu_jax.qwen3 import PromptCache, Qwen3, Qwen3Config
+from fuyu_jax.qwen3 import PromptCache, Qwen3
 from vm.observation import Observation
 from vm.types import Settings, Value
 
@@ -21,17 +21,26 @@ class Controller(nnx.Module):
 
     def __init__(
         self,
-        config: Qwen3Config,
+        trunk: Qwen3,
         settings: Settings,
         *,
         examples: int,
         show_targets: bool = False,
         rngs: nnx.Rngs,
-        trunk: Qwen3 | None = None,
     ) -> None:
-        self.trunk = Qwen3(config, rngs=rngs) if trunk is None else trunk
-        self.embedder = StateEmbedder(settings, examples, config.hidden_size, show_targets=show_targets, rngs=rngs)
-        self.heads = Heads(settings, examples, config.hidden_size, rngs=rngs)
+        """Put state tokens and heads, drawn from `rngs`, around a trunk.
+
+        Args:
+          trunk: the transformer, taken as it is.
+          settings: the machine's sizes.
+          examples: public examples of a task.
+          show_targets: whether states also show the public targets.
+          rngs: source of the initial weights.
+        """
+        hidden, scale = trunk.config.hidden_size, trunk.config.initializer_range
+        self.trunk = trunk
+        self.embedder = StateEmbedder(settings, examples, hidden, scale=scale, show_targets=show_targets, rngs=rngs)
+        self.heads = Heads(settings, examples, hidden, rngs=rngs)
 
     def prompt(self, ids: jax.Array, mask: jax.Array) -> PromptCache:
         """Keys and values of prompts: int32 `[B, P]` tokens and bool `[B, P]`, true for real tokens."""

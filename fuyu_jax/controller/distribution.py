@@ -1,4 +1,4 @@
-"""The policy as one distribution over the flat actions: STOP from its own head, the allowed edits normalised together."""
+"""The policy as one distribution over the flat actions: STOP from its own head, allowed edits normalised together."""
 
 from __future__ import annotations
 

@@ -63,6 +63,7 @@ class Heads(nnx.Module):
     """All heads but ECHO read the acting token, which sees the whole state; edits also read their own slot's token."""
 
     def __init__(self, settings: Settings, examples: int, hidden: int, *, rngs: nnx.Rngs) -> None:
+        """Draw all heads for `hidden` features and `examples` public examples."""
         self.settings = settings
         self.num_examples = examples
         self.edit = _Mlp(2 * hidden, hidden, NUM_OPCODES + settings.args, rngs=rngs)

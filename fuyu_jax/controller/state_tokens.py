@@ -11,7 +11,6 @@ from vm.types import NUM_OPCODES, Settings, Status, Type, Value
 
 MAX_BUDGET = 16
 WORD_BITS = 32
-INITIAL_SCALE = 0.02  # of embeddings, as in Qwen3's own table, so that both enter the first norm alike
 
 
 def word_features(words: jax.Array) -> jax.Array:
@@ -30,6 +29,7 @@ class ValueEncoder(nnx.Module):
     """Encodes a machine value (type, length and words) as one vector of `features` numbers."""
 
     def __init__(self, settings: Settings, features: int, *, rngs: nnx.Rngs) -> None:
+        """Draw the projection."""
         self.types = len(Type)
         self.lengths = settings.width + 1
         inputs = settings.width * (WORD_BITS + 1) + self.types + self.lengths
@@ -51,10 +51,28 @@ class StateEmbedder(nnx.Module):
     """
 
     def __init__(
-        self, settings: Settings, examples: int, hidden: int, *, show_targets: bool = False, rngs: nnx.Rngs
+        self,
+        settings: Settings,
+        examples: int,
+        hidden: int,
+        *,
+        scale: float,
+        show_targets: bool = False,
+        rngs: nnx.Rngs,
     ) -> None:
+        """Draw tables and projections.
+
+        Args:
+          settings: the machine's sizes.
+          examples: public examples of a task.
+          hidden: size of a token.
+          scale: standard deviation of what tokens are drawn from: that of the transformer's own embeddings, so that
+            both enter its first norm alike.
+          show_targets: whether the public targets are shown.
+          rngs: source of the initial weights.
+        """
         features = 96
-        init = nnx.initializers.normal(INITIAL_SCALE)
+        init = nnx.initializers.normal(scale)
 
         def table(rows: int) -> nnx.Embed:
             return nnx.Embed(rows, hidden, embedding_init=init, rngs=rngs)
@@ -82,10 +100,10 @@ class StateEmbedder(nnx.Module):
         return jnp.concatenate([*tokens, act[..., None, :]], axis=-2)  # [..., E + L + 2, hidden]
 
     def _examples(self, seen: Observation, targets: Value | None) -> jax.Array:
-        x, y = (jax.tree.map(lambda leaf, i=i: leaf[..., i], seen.inputs._replace(words=0)) for i in (0, 1))
-        words = seen.inputs.words
-        x, y = x._replace(words=words[..., 0, :]), y._replace(words=words[..., 1, :])
-        token = self.input_x(self.encode(x)) + self.input_y(self.encode(y)) + self.output(self.encode(seen.outputs))
+        inputs = self.encode(seen.inputs)  # [..., E, 2, features]
+        token = (
+            self.input_x(inputs[..., 0, :]) + self.input_y(inputs[..., 1, :]) + self.output(self.encode(seen.outputs))
+        )
         if self.target is not None:
             if targets is None:
                 raise ValueError("this controller was built with show_targets and needs the public targets.")

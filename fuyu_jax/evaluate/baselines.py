@@ -153,15 +153,13 @@ def oracle_search(
 
     parts, executions = [], {}
     for split, tasks in splits.items():
-        found = [(rows, search(arrays)) for rows, arrays in chunks(tasks)]
-        join = lambda leaf: np.concatenate(  # noqa: E731
-            [np.asarray(getattr(result, leaf))[: rows.stop - rows.start] for rows, result in found]  # noqa: B023
-        )
-        edits, actions = join("edits"), join("actions")
-        executions[split] = float(np.mean(join("executions")))
+        found = [
+            jax.tree.map(lambda leaf, size=rows.stop - rows.start: np.asarray(leaf)[:size], search(arrays))
+            for rows, arrays in chunks(tasks)
+        ]
+        edits, actions, programs = (np.concatenate(column) for column in zip(*found, strict=True))
+        executions[split] = float(np.mean(programs))
         for k in budgets:
             steps_taken = np.where(edits <= k, edits, 0)
-            parts.append(
-                _rows("oracle_search", "verified", split, k, edits == 0, edits <= k, steps_taken, actions)
-            )
+            parts.append(_rows("oracle_search", "verified", split, k, edits == 0, edits <= k, steps_taken, actions))
     return Outcomes.concatenate(parts), executions

@@ -1,4 +1,4 @@
-"""The two fixed sets of held-out states on which phases are compared: the oracle's path, and the copied policy's own."""
+"""The two fixed sets of held-out states on which phases are compared: the oracle's path, the copied policy's own."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def visited_states(tasks: TaskArrays, episodes: Episodes, budget: jax.Array, set
         row = jnp.arange(length.shape[0], dtype=jnp.int32)[:, None]
         program = jax.tree.map(lambda leaf: leaf[step, row, 0], episodes.program)
         weight = jnp.broadcast_to((length > 0)[:, None], step.shape).astype(jnp.float32)
-        states = label_states(
-            tasks, program, episodes.action[step, row, 0], step, budget - step, weight, settings
-        )
+        states = label_states(tasks, program, episodes.action[step, row, 0], step, budget - step, weight, settings)
         return StateSet(tasks, states)
 
     return make(tasks, episodes, budget)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from vm.tasks import TaskArrays, TaskStream
+from vm.streams import TaskStream
+from vm.tasks import TaskArrays
 
 THREEFRY = "threefry2x32"  # named, so that results do not depend on the process-wide default generator
 
@@ -27,18 +28,19 @@ class DemonstrationSource:
     """
 
     def __init__(self, stream: TaskStream, seed: int, count: int = 0) -> None:
+        """Demonstrations of a stream's tasks; `seed` decides their trajectories and the order of passes."""
         self._stream = stream
         self._path_key, self._order_key = jax.random.split(jax.random.key(seed, impl=THREEFRY))
         self._count = count
         self._taken = 0
-        self._fixed = self._stream.next_batch(count) if count else None
+        self._fixed = stream.next_batch(count)[0] if count else None
 
     def next_batch(self, size: int) -> Demonstrations:
         """The next `size` demonstrations."""
         position = self._taken + jnp.arange(size)
         self._taken += size
         if self._fixed is None:
-            return Demonstrations(self._stream.next_batch(size), self._paths(position))
+            return Demonstrations(self._stream.next_batch(size)[0], self._paths(position))
         rows = jnp.concatenate([self._row(int(p)) for p in position])
         return Demonstrations(jax.tree.map(lambda leaf: leaf[rows], self._fixed), self._paths(rows))
 

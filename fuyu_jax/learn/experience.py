@@ -63,9 +63,7 @@ class Experience(NamedTuple):
     won: jax.Array
 
 
-def potentials(
-    reward: Reward, episodes: Episodes, distance: jax.Array, budget: jax.Array, public: int
-) -> jax.Array:
+def potentials(reward: Reward, episodes: Episodes, distance: jax.Array, budget: jax.Array, public: int) -> jax.Array:
     """Potential of each state, float32 `[T + 1, B, G]`: none, the public share passed, or also whether the end is near.
 
     Args:
@@ -117,9 +115,7 @@ def advantages(episodes: Episodes, rewards: jax.Array, trajectory_weight: float,
     return jnp.where(episodes.active, jnp.clip(total, -limit, limit), 0.0)
 
 
-def _signals(
-    episodes: Episodes, rewards: jax.Array, distance: jax.Array, budget: jax.Array
-) -> Metrics:
+def _signals(episodes: Episodes, rewards: jax.Array, distance: jax.Array, budget: jax.Array) -> Metrics:
     """The process signals that the original reports, and the spread that group-relative credit lives on."""
     returns = jnp.sum(rewards, axis=0)  # [B, G]
     edited = episodes.active & (episodes.action != 0)  # [T, B, G]
@@ -164,9 +160,7 @@ def collect(
     budget_key, lane_key, sample_key = jax.random.split(key, 3)
     budget = jax.random.randint(budget_key, (count, 1), 1, MAX_BUDGET + 1)
     budget = jnp.broadcast_to(budget, (count, group))
-    start = jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf[:, None], (count, group, leaf.shape[-1])), tasks.start
-    )
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (count, group, leaf.shape[-1])), tasks.start)
     episodes = rollout(
         policy.reader(params, tasks)[1],
         tasks.public,

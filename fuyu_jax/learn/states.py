@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import vm
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from vm import oracle
-from vm.observation import Observation, matches, observe
+from vm.observation import Observation, join_examples, observe, run_all
 from vm.tasks import TaskArrays
 
 
@@ -56,7 +56,8 @@ def label_states(
       tasks: B tasks.
       program: `Program[B, S, L]`.
       action: int32 `[B, S]`, flat; 0 or -1 where no edit was taken.
-      step, budget: int32 `[B, S]`, edits attempted and left.
+      step: int32 `[B, S]`, edits attempted.
+      budget: int32 `[B, S]`, edits left.
       weight: float32 `[B, S]`.
       settings: static sizes.
     """
@@ -68,21 +69,21 @@ def label_states(
         step: jax.Array,
         budget: jax.Array,
         public: vm.Examples,
-        hidden: vm.Examples,
+        examples: vm.Examples,
         reference: vm.Program,
     ) -> tuple:
-        seen = observe(program, public.inputs, step, budget, settings)
-        right = vm.values_equal(seen.outputs, public.targets)
-        solved = jnp.all(right) & jnp.all(matches(program, hidden, settings))
+        results = run_all(program, examples.inputs, settings)
+        shown = public.targets.type.shape[0]
+        seen = observe(program, public.inputs, jax.tree.map(lambda leaf: leaf[:shown], results), step, budget, settings)
+        solved = jnp.all(vm.values_equal(results.output, examples.targets))
         teaching = oracle.distance(program, reference, settings)
-        edited, _ = vm.apply_action(program, action, settings)
-        after = jax.vmap(lambda example: vm.run(edited, example, settings))(public.inputs)
+        after = run_all(vm.apply_action(program, action, settings)[0], public.inputs, settings)
         valid = vm.valid_actions(program, settings)[1:]
         return seen, valid, teaching.teacher[1:], teaching.distance, solved, after.output, after.status
 
     over_states = jax.vmap(one, (0, 0, 0, 0, None, None, None))
     seen, valid, teacher, distance, solved, outputs, status = jax.vmap(over_states)(
-        program, action, step, budget, tasks.public, tasks.hidden, tasks.reference
+        program, action, step, budget, tasks.public, join_examples(tasks.public, tasks.hidden), tasks.reference
     )
     return States(
         seen=seen,

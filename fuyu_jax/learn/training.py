@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from flax import nnx
 
 from fuyu_jax.controller import Controller, Readout
@@ -60,6 +61,12 @@ class Policy:
 
         return controller, read
 
+    def count_tokens(self, tasks: TaskArrays, weight: jax.Array) -> jax.Array:
+        """Tokens, padding left out, of states with weights `[B, S]` and their prompts: int32 `[]`."""
+        prompt = jnp.sum(self.prompt_ids(tasks)[1])
+        state = tasks.public.targets.type.shape[-1] + self.settings.slots + 2
+        return prompt + state * jnp.sum(weight > 0)
+
     def prompt_ids(self, tasks: TaskArrays) -> tuple[jax.Array, jax.Array]:
         """Token ids and mask of the tasks' prompts: int32 and bool `[B, P]`."""
         return jax.vmap(lambda plan, reference: render_tokens(self.tokens, plan, reference, self.prompt_tokens))(
@@ -75,12 +82,36 @@ class TrainState(NamedTuple):
     updates: jax.Array
 
 
+def _matrices(params: Params) -> Params:
+    def dims(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if "embedding" in name or "embed_tokens" in name or leaf.ndim < 2 or "norm" in name:
+            return None
+        return optax.contrib.MuonDimensionNumbers(reduction_axis=leaf.ndim - 2, output_axis=leaf.ndim - 1)
+
+    return jax.tree_util.tree_map_with_path(dims, params)
+
+
 def make_optimizer(peak: float, updates: int, warmup: int) -> optax.GradientTransformation:
     """AdamW with warm-up, cosine decay to a tenth, clipping at norm 1, and no step where a gradient is not finite."""
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, peak, min(warmup, updates), max(updates, warmup + 1), end_value=0.1 * peak
     )
-    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01))
+    import os
+
+    if os.environ.get("MUON"):
+        adam = optax.chain(
+            optax.clip_by_global_norm(1.0),
+            optax.contrib.muon(
+                schedule,
+                consistent_rms=0.2,
+                adam_b2=0.99,
+                muon_weight_dimension_numbers=_matrices,
+                ns_steps=int(os.environ["MUON"]),
+            ),
+        )
+    else:
+        adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01))
     never = 2**31 - 1  # consecutive errors after which optax would let a bad step through
     return optax.apply_if_finite(adam, max_consecutive_errors=never)
 

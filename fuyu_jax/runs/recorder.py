@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -19,12 +20,15 @@ class Recorder:
     """Writes training's metrics: means over stretches of updates, signals and diagnostics as they come.
 
     Metrics stay on the device until a row is due, so that logging does not hold training up.
+
+    Attributes:
+      counts: what training used so far: updates, tokens without padding, decisions of rollouts.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         """Rows go to the folder's train log."""
         self._folder = folder
-        self.last_signals: dict[str, float] = {}
+        self.counts: Counter[str] = Counter()
 
     def updates(self, phase: str, total: int, progress: Progress) -> _Updates:
         """A function to call with the number and metrics of each of a phase's `total` updates."""
@@ -32,8 +36,9 @@ class Recorder:
 
     def signals(self, phase: str, update: int, metrics: dict[str, jax.Array]) -> None:
         """A row of process signals of rollouts made before an update."""
-        self.last_signals = {name: float(value) for name, value in metrics.items()}
-        self.row(phase, "signals", update, **self.last_signals)
+        row = {name: float(value) for name, value in metrics.items()}
+        self.counts["rollout decisions"] += int(row["states"])
+        self.row(phase, "signals", update, **row)
 
     def diagnostics(self, phase: str, state_set: str, metrics: dict[str, jax.Array]) -> None:
         """A row of head accuracies on a fixed set of states."""
@@ -61,6 +66,8 @@ class _Updates:
             self._progress.update()
             return
         host = jax.device_get(self._waiting)
+        self._recorder.counts["training tokens"] += sum(int(row["tokens"]) for row in host)
+        self._recorder.counts["updates"] += len(host)
         means = {name: float(np.mean([row[name] for row in host])) for name in metrics}
         self._recorder.row(self._phase, "update", number, **means)
         self._progress.update(loss=means["loss"])

@@ -56,12 +56,16 @@ class PilotSettings:
     out: str | None = _setting(None, "folder of the run, new or empty (default: the next number under runs/)")
 
     bc_updates: int = _setting(400, "updates of behaviour cloning", low=1)
+    bc_epochs: int = _setting(2, "parts of behaviour cloning; the policy is measured after each", low=1)
+    batch_tasks: int = _setting(64, "demonstrations in one update of behaviour cloning", low=1)
+    states_per_task: int = _setting(4, "states of each demonstration in one update", low=1)
     updates: int = _setting(200, "updates of the decision update, over all rounds", low=1)
-    rounds: int = _setting(4, "rounds of the decision update, each with fresh rollouts", low=1)
-    batch_tasks: int = _setting(64, "tasks in one update", low=1)
-    states_per_task: int = _setting(2, "states of each task in one update of behaviour cloning", low=1)
-    rollout_tasks: int = _setting(128, "train tasks rolled out in one round", low=1)
-    group: int = _setting(8, "sampled rollouts of each of these tasks", low=2)
+    rounds: int = _setting(1, "parts of the decision update; the policy is measured after each", low=1)
+    rollout_tasks: int = _setting(64, "train tasks that are rolled out at a time", low=1)
+    group: int = _setting(4, "sampled rollouts of each of these tasks", low=2)
+    rollout_batch: int = _setting(32, "of these tasks, how many are in one update; divides rollout_tasks", low=1)
+    states_per_rollout: int = _setting(4, "decisions of each rollout that are trained on", low=1)
+    reuse: int = _setting(1, "updates that each rollout is used for", low=1)
     demos: int = _setting(
         0, "tasks that copying may see, with one oracle trajectory each (0: a stream without end)", low=0
     )
@@ -72,7 +76,7 @@ class PilotSettings:
     anchor_weight: float = _setting(1.0, "weight of the oracle's labels on the policy's own states", low=0.0)
     echo_loss_weight: float = _setting(0.1, "weight of predicting the machine's next outputs", low=0.0)
     bc_replay: float = _setting(0.5, "weight of copied demonstrations during the decision update", low=0.0)
-    reward: str = _setting("execution", "what a rollout is rewarded for", choices=REWARDS)
+    reward: str = _setting("reachability", "what a rollout is rewarded for", choices=REWARDS)
 
     start: str = _setting("mixed", "programs that tasks start from", choices=STARTS)
     public: int = _setting(4, "examples whose inputs the controller sees", low=1, high=16)
@@ -90,6 +94,14 @@ class PilotSettings:
         """Refuses values that the fields do not allow."""
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
+        if self.rollout_tasks % self.rollout_batch:
+            raise UserError(
+                f"--rollout_batch is {self.rollout_batch}; use a divisor of --rollout_tasks, {self.rollout_tasks}."
+            )
+        if self.bc_epochs > self.bc_updates:
+            raise UserError(f"--bc_epochs is {self.bc_epochs}; use at most --bc_updates, {self.bc_updates}.")
+        if self.rounds > self.updates:
+            raise UserError(f"--rounds is {self.rounds}; use at most --updates, {self.updates}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain JSON values, in the order of the fields."""
@@ -116,19 +128,17 @@ class PilotSettings:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
-        "bc_updates": 20,
-        "updates": 8,
-        "rounds": 2,
+        "bc_updates": 8,
+        "updates": 4,
         "batch_tasks": 16,
         "rollout_tasks": 16,
-        "group": 4,
+        "rollout_batch": 8,
         "eval_tasks": 16,
-        "budgets": (0, 4, 8, 12),
-        "oracle_width": 8,
+        "oracle_width": 1,
     },
     "pilot": {},
-    "original": {"demos": 32, "eval_tasks": 16, "rounds": 1, "budgets": (0, 4, 8), "start": "blank"},
-    "study": {"bc_updates": 1000, "updates": 800, "rounds": 8, "eval_tasks": 256},
+    "original": {"demos": 32, "eval_tasks": 16, "budgets": (0, 4, 8), "start": "blank"},
+    "study": {"bc_updates": 1000, "updates": 800, "rounds": 2},
 }
 
 

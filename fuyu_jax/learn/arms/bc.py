@@ -58,7 +58,8 @@ def cloning_loss(
     terms = imitation_terms(readout, states, options.weights)
     echo, echo_accuracy = echo_terms(controller, readout, states)
     loss = terms["loss"] + options.echo_weight * echo
-    return loss, {**terms, "loss": loss, "echo_loss": echo, "echo_accuracy": echo_accuracy}
+    tokens = policy.count_tokens(demonstrations.tasks, states.weight)
+    return loss, {**terms, "loss": loss, "echo_loss": echo, "echo_accuracy": echo_accuracy, "tokens": tokens}
 
 
 def clone(
@@ -82,12 +83,8 @@ def clone(
     optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
 
     @jax.jit
-    def update(
-        state: TrainState, demonstrations: Demonstrations, key: jax.Array
-    ) -> tuple[TrainState, Metrics]:
-        states = oracle_states(
-            demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings
-        )
+    def update(state: TrainState, demonstrations: Demonstrations, key: jax.Array) -> tuple[TrainState, Metrics]:
+        states = oracle_states(demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings)
         return apply_update(
             state, optimizer, lambda params: cloning_loss(policy, params, demonstrations, states, options)
         )

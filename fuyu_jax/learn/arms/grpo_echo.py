@@ -32,7 +32,8 @@ from fuyu_jax.learn.training import (
     make_optimizer,
     start_training,
 )
-from vm.tasks import TaskArrays, TaskStream
+from vm.streams import TaskStream
+from vm.tasks import TaskArrays
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,7 @@ def improve(
         state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, key: jax.Array
     ) -> tuple[TrainState, Metrics]:
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
-        copied = oracle_states(
-            demonstrations.tasks, demonstrations.path_keys, key, cloning.states, policy.settings
-        )
+        copied = oracle_states(demonstrations.tasks, demonstrations.path_keys, key, cloning.states, policy.settings)
 
         def loss(params: Params) -> tuple[jax.Array, Metrics]:
             controller, read = policy.reader(params, batch.tasks)
@@ -140,7 +139,7 @@ def improve(
             terms = policy_terms(readout, batch, options)
             anchor = imitation_terms(readout, batch.states, options.weights)
             echo, echo_accuracy = echo_terms(controller, readout, batch.states)
-            replay, _ = cloning_loss(policy, params, demonstrations, copied, cloning)
+            replay, replay_terms = cloning_loss(policy, params, demonstrations, copied, cloning)
             total = (
                 terms["policy_loss"]
                 + options.kl_weight * terms["kl_loss"]
@@ -151,7 +150,14 @@ def improve(
                 + options.replay_weight * replay
             )
             supervised = {name: anchor[name] for name in ("edit_loss", "stop_loss", "distance_loss")}
-            extra = {"loss": total, "replay_loss": replay, "echo_loss": echo, "echo_accuracy": echo_accuracy}
+            extra = {
+                "loss": total,
+                "anchor_loss": anchor["loss"],
+                "replay_loss": replay,
+                "echo_loss": echo,
+                "echo_accuracy": echo_accuracy,
+                "tokens": policy.count_tokens(batch.tasks, batch.states.weight) + replay_terms["tokens"],
+            }
             return total, {**terms, **supervised, **extra}
 
         return apply_update(state, optimizer, loss)

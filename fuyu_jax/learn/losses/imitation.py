@@ -55,6 +55,4 @@ def balanced_stop_loss(stop_logit: jax.Array, solved: jax.Array, mask: jax.Array
 
 def distance_loss(distance_logits: jax.Array, distance: jax.Array) -> jax.Array:
     """Cross-entropy of the distance as a class: 0..16 edits, and more. `[..., 18]` and int32 `[...]` to `[...]`."""
-    return optax.softmax_cross_entropy_with_integer_labels(
-        distance_logits, jnp.clip(distance, 0, DISTANCE_CLASSES - 1)
-    )
+    return optax.softmax_cross_entropy_with_integer_labels(distance_logits, jnp.clip(distance, 0, DISTANCE_CLASSES - 1))

@@ -17,8 +17,11 @@ class RewardSizes(NamedTuple):
     step: float = -0.01
 
 
+DEFAULT_REWARDS = RewardSizes()
+
+
 def step_rewards(
-    active: jax.Array, stopped: jax.Array, solved: jax.Array, potential: jax.Array, sizes: RewardSizes = RewardSizes()
+    active: jax.Array, stopped: jax.Array, solved: jax.Array, potential: jax.Array, sizes: RewardSizes = DEFAULT_REWARDS
 ) -> jax.Array:
     """Reward of each decision: the episode's events plus potential-based shaping (Ng et al. 1999), undiscounted.
 

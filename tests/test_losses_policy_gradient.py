@@ -1,0 +1,159 @@
+"""Rewards, advantages, the clipped objective and the KL against hand-worked numbers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from fuyu_jax.controller.distribution import NEVER, action_log_probs
+from fuyu_jax.learn.losses.policy_gradient import (
+    clipped_policy_loss,
+    entropy,
+    exact_kl,
+    group_advantages,
+    same_state_advantages,
+    step_rewards,
+)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.5, 1.0, -1.2, 0.0),
+        (1.5, -1.0, 1.5, 1.5),
+        (0.5, 1.0, -0.5, -0.5),
+        (0.5, -1.0, 0.8, 0.0),
+        (1.0, 2.0, -2.0, -2.0),
+    ],
+)
+def test_clipped_loss_and_its_slope(ratio, advantage, loss, slope):
+    def of(log_prob):
+        return clipped_policy_loss(log_prob, jnp.float32(0.0), jnp.float32(advantage)).loss
+
+    value, gradient = jax.value_and_grad(of)(jnp.float32(math.log(ratio)))
+    assert float(value) == pytest.approx(loss, rel=1e-5)
+    assert float(gradient) == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+def test_clip_is_reported_where_it_acts():
+    log_ratio = jnp.log(jnp.array([1.5, 1.5, 0.5, 0.5, 1.1]))
+    advantage = jnp.array([1.0, -1.0, 1.0, -1.0, 1.0])
+    clipped = clipped_policy_loss(log_ratio, jnp.zeros(5), advantage).clipped
+    np.testing.assert_array_equal(clipped, [True, False, False, True, False])
+
+
+def test_no_gradient_through_the_advantage():
+    slope = jax.grad(lambda a: clipped_policy_loss(jnp.float32(0.1), jnp.float32(0.0), a).loss)(jnp.float32(1.0))
+    assert slope == 0.0
+
+
+def test_advantages_stay_within_their_group():
+    advantages = group_advantages(jnp.array([[0.0, 0, 0, 4], [10, 10, 10, 10]]))
+    np.testing.assert_array_equal(advantages, [[-1, -1, -1, 3], [0, 0, 0, 0]])
+    scaled = group_advantages(jnp.array([[0.0, 0, 0, 4], [10, 10, 10, 10]]), norm_std=True)
+    np.testing.assert_allclose(scaled, [[-0.57735] * 3 + [1.7320508], [0] * 4], rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_std", [False, True])
+@pytest.mark.parametrize("group", [1, 4, 7, 8, 16])
+def test_equal_rewards_give_exactly_zero(group, norm_std):
+    """The mean of equal float32 numbers is often one unit in the last place off."""
+    rewards = np.random.default_rng(0).uniform(-5, 5, (300, 1)).astype(np.float32)
+    returns = np.broadcast_to(rewards, (300, group))
+    assert group != 7 or (returns - returns.mean(axis=-1, keepdims=True)).any()  # the trap is there
+    np.testing.assert_array_equal(group_advantages(jnp.asarray(returns), norm_std), np.zeros((300, group)))
+
+
+def test_equal_rewards_have_a_zero_gradient():
+    slope = jax.grad(lambda r: jnp.sum(group_advantages(r, norm_std=True)))(jnp.full((1, 4), 0.3))
+    np.testing.assert_array_equal(slope, np.zeros((1, 4)))
+
+
+def _episode(active, stopped, solved, potential):
+    arrays = (
+        jnp.array(active, bool),
+        jnp.array(stopped, bool),
+        jnp.array(solved, bool),
+        jnp.array(potential, jnp.float32),
+    )
+    return np.asarray(step_rewards(*arrays))
+
+
+def test_rewards_of_a_right_stop():
+    got = _episode([1, 1, 1, 0], [0, 0, 1, 0], [0, 0, 1, 1, 1], [0.25, 0.5, 1.0, 1.0, 1.0])
+    np.testing.assert_allclose(got, [-0.01 + 0.25, -0.01 + 0.5, 1.0 - 1.0, 0], atol=1e-6)
+
+
+def test_rewards_of_a_false_stop():
+    got = _episode([1, 1, 0], [0, 1, 0], [0, 0, 0, 0], [0.5, 0.75, 0.75, 0.75])
+    np.testing.assert_allclose(got, [-0.01 + 0.25, -0.2 - 0.75, 0], atol=1e-6)
+
+
+def test_rewards_of_a_spent_budget():
+    solved = _episode([1, 1], [0, 0], [0, 0, 1], [0.0, 0.5, 1.0])
+    np.testing.assert_allclose(solved, [-0.01 + 0.5, -0.01 + 1.0 - 0.5], atol=1e-6)
+    unsolved = _episode([1, 1], [0, 0], [0, 1, 0], [0.0, 1.0, 0.5])
+    np.testing.assert_allclose(unsolved, [-0.01 + 1.0, -0.01 - 1.0], atol=1e-6)
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.booleans(), st.lists(st.floats(0, 1, width=32), min_size=7, max_size=7))
+def test_shaping_sums_to_minus_the_first_potential(length, stops, potential):
+    """Potential-based shaping adds a constant to a trajectory's return (Ng et al. 1999)."""
+    active = [t < length for t in range(6)]
+    stopped = [stops and t == length - 1 for t in range(6)]
+    solved = [False] * 7
+    shaped = _episode(active, stopped, solved, potential).sum()
+    plain = _episode(active, stopped, solved, [0.0] * 7).sum()
+    assert shaped - plain == pytest.approx(-potential[0], abs=1e-5)
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(-8, 8), st.integers(0, 3), st.booleans()), min_size=8, max_size=8))
+def test_credit_within_a_state_by_hand(decisions):
+    credit, state, active = (list(column) for column in zip(*decisions, strict=True))
+    expected = []
+    for mine, here, on in decisions:
+        peers = [c for c, s, a in decisions if s == here and a]
+        if not on:
+            expected.append(0.0)
+        else:
+            expected.append(mine - sum(peers) / len(peers) if len(peers) > 1 else mine)
+    got = same_state_advantages(jnp.array(credit, jnp.float32), jnp.array(state, jnp.uint32), jnp.array(active))
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_kl_by_hand():
+    policy = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+    reference = jnp.log(jnp.array([0.25, 0.25, 0.5]))
+    assert float(exact_kl(policy, reference)) == pytest.approx(0.25 * math.log(2), rel=1e-6)
+    assert float(entropy(policy)) == pytest.approx(1.5 * math.log(2), rel=1e-6)
+
+
+def test_kl_of_equal_policies_is_exactly_zero_and_masked_actions_add_nothing():
+    logits = jnp.array([0.3, -1.0, 2.0])
+    allowed = jnp.array([True, False, True])
+    one = action_log_probs(jnp.float32(-0.4), logits, allowed)
+    assert float(exact_kl(one, one)) == 0.0
+    assert one[2] == NEVER
+    gradient = jax.grad(lambda x: exact_kl(action_log_probs(jnp.float32(0.1), x, allowed), one))(logits)
+    assert np.isfinite(gradient).all() and gradient[1] == 0.0
+
+
+def test_policy_gradients_against_finite_differences():
+    allowed = jnp.array([True, True, False, True])
+    reference = action_log_probs(jnp.float32(0.2), jnp.zeros(4), allowed)
+
+    def objective(stop, logits):
+        log_probs = action_log_probs(stop, logits, allowed)
+        clipped = clipped_policy_loss(log_probs[2], jnp.float32(-1.0), jnp.float32(0.7))
+        return clipped.loss + exact_kl(log_probs, reference) - 0.1 * entropy(log_probs)
+
+    point = (jnp.float32(-0.3), jnp.array([0.1, -0.5, 1.0, 0.4]))
+    check_grads(objective, point, 1, ["rev"], atol=1e-2, rtol=1e-2)
