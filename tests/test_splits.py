@@ -235,8 +235,8 @@ def test_the_tasks_do_not_depend_on_the_sizes_of_chunks(splits, monkeypatch):
     monkeypatch.setattr(chunks, "SCREENED", 1000)
     for module in (chunks, selection):
         monkeypatch.setattr(module, "JUDGED", 96)
-    for module in (ambiguity, selection):
-        monkeypatch.setattr(module, "CHUNK", 24)
+    monkeypatch.setattr(ambiguity, "CHUNK", 20)
+    monkeypatch.setattr(selection, "GROUP", 24)
     other = vm.make_tasks("fresh_paired", 0, 40)
     usual = splits["fresh_paired"]
     assert other.prompts == usual.prompts[:40]

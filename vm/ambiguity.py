@@ -14,9 +14,9 @@ from vm.chunks import Judged, in_chunks, rows
 from vm.edits import apply_action
 from vm.types import Examples, Settings, values_equal
 
-CHUNK = 64  # tasks at a time
+CHUNK = 32  # tasks at a time
 _FIRST_EXAMPLES = 4  # what every edit is run on; only edits that pass these see the others and the probe set
-_PASSING_CHUNK = 1024  # (task, edit) pairs at a time
+_PASSING_CHUNK = 512  # (task, edit) pairs at a time
 
 
 @functools.partial(jax.jit, static_argnames="settings")

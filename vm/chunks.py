@@ -19,7 +19,7 @@ from vm import candidates
 from vm.candidates import ACCEPTED, Candidate, task_key
 from vm.types import Program, Settings, Value
 
-SCREENED, JUDGED = 4096, 512  # candidates in a chunk
+SCREENED, JUDGED = 4096, 256  # candidates in a chunk
 
 Tree = TypeVar("Tree")
 
@@ -49,9 +49,9 @@ class ReasonLog:
         """An empty log."""
         self._reasons = np.zeros(0, np.int8)
 
-    def record(self, index: np.ndarray, reason: Any) -> None:
-        """Notes the reasons (indices into `REFUSALS`) of the candidates at these indices."""
-        missing = int(index.max()) + 1 - len(self._reasons)
+    def record(self, index: Any, reason: Any) -> None:
+        """Notes the reasons (indices into `REFUSALS`) of the candidates at these indices; one or arrays of them."""
+        missing = int(np.max(index)) + 1 - len(self._reasons)
         if missing > 0:
             self._reasons = np.concatenate([self._reasons, np.zeros(missing, np.int8)])
         self._reasons[index] = reason

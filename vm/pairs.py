@@ -37,7 +37,7 @@ def _siblings() -> tuple[np.ndarray, np.ndarray]:
 _SIBLINGS, _SIBLING_COUNT = _siblings()
 
 
-def draw_partner(words: jax.Array, candidate: Candidate) -> tuple[Program, jax.Array]:
+def change_one_word(words: jax.Array, candidate: Candidate) -> tuple[Program, jax.Array]:
     """Changes one immediate, or one opcode into a sibling, in a random slot; and whether anything changed.
 
     Args:
@@ -59,7 +59,7 @@ def draw_partner(words: jax.Array, candidate: Candidate) -> tuple[Program, jax.A
 
 
 @functools.partial(jax.jit, static_argnames="settings")
-def partners(
+def draw_partners(
     seed: jax.Array, index: jax.Array, candidate: Candidate, settings: Settings
 ) -> tuple[Candidate, jax.Array]:
     """`PARTNER_TRIES` random partners of each candidate, `[N, T]`, and which may serve: bool `[N, T]`.
@@ -73,7 +73,7 @@ def partners(
         words = random_words(key, 2 * PARTNER_TRIES).reshape(PARTNER_TRIES, 2)
 
         def attempt(words: jax.Array) -> tuple[Candidate, jax.Array]:
-            program, changed = draw_partner(words, candidate)
+            program, changed = change_one_word(words, candidate)
             signature = candidate.signature
             behaviour = behaviour_hash(probe_outputs(program, signature, settings), signature)
             serves = changed & obeys(program.op, jnp.bool_(False)) & (split_of(behaviour) == split)
