@@ -43,7 +43,7 @@ REASON = {name: code for code, name in enumerate(REFUSALS)}
 STARTS = ("blank", "corrupted", "mixed")
 BLANK, CORRUPTED, SOLVED = 0, 1, 2
 START_KINDS = (BLANK,) * 4 + (CORRUPTED,) * 3 + (SOLVED,)  # eight starts hold half, three eighths, one eighth
-_VARIANTS, _EDITS = 8, 4  # corrupted starts tried, and edits of one at most
+_VARIANTS, _EDITS = 5, 4  # corrupted starts tried, and edits of one at most
 
 _INPUT, _SELECT, _POP = OPCODE_OF["INPUT"], OPCODE_OF["SELECT"], OPCODE_OF["POP"]
 _HARD, _PARAPHRASE = SPLITS.index("hard_composition"), SPLITS.index("fresh_paraphrase")
