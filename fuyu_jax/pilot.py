@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.learn.training import Params, Policy
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
-from fuyu_jax.runs.manifest import make_manifest
+from fuyu_jax.runs.manifest import make_manifest, peak_memory
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
@@ -106,6 +107,7 @@ class Pilot:
 
     def run(self) -> None:
         """Train and measure every phase, and write the tables."""
+        started = time.monotonic()
         measured = [self._baselines()]
         results: dict[str, Any] = {"pass_at_8": {}}
         state_sets: dict[str, StateSet] = {"oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE)}
@@ -122,7 +124,7 @@ class Pilot:
                         self.splits,
                         self.settings.budgets,
                         labels,
-                        advance=progress.update,
+                        advance=lambda split: progress.update(),
                     )
                 )
             if phase == "bc_policy":
@@ -135,7 +137,8 @@ class Pilot:
                 results["pass_at_8"][phase] = rates
             self._write_tables(measured, results)
             self.folder.log(f"{phase}: {self._says(measured[-1])}")
-        self.folder.log("finished")
+        minutes = (time.monotonic() - started) / 60
+        self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {peak_memory():.2f} GiB at most")
 
     def _phases(self) -> Iterator[tuple[str, Params]]:
         """Train, and hand out each phase's name and parameters as they are reached."""

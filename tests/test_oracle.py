@@ -82,7 +82,7 @@ def test_every_slot_against_every_wanted_instruction():
     for want, found in FOUND.items():
         rows = sorted(found)
         batch = vm.Program(*(jnp.array(column, jnp.int32)[:, None] for column in zip(*rows, strict=True)))
-        reference = jax.tree.map(lambda leaf, n=len(rows): jnp.broadcast_to(leaf, (n, 1)), program([want]))
+        reference = vm.Program(*(jnp.full((len(rows), 1), number, jnp.int32) for number in want))
         said = ask(batch, reference)
         np.testing.assert_array_equal(said.distance, [found[slot] for slot in rows])
         for row, slot in enumerate(rows):

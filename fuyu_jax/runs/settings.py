@@ -70,8 +70,8 @@ class PilotSettings:
         0, "tasks that copying may see, with one oracle trajectory each (0: a stream without end)", low=0
     )
 
-    learning_rate: float = _setting(1e-3, "peak learning rate of behaviour cloning", above=0.0)
-    update_lr: float = _setting(3e-4, "peak learning rate of the decision update", above=0.0)
+    learning_rate: float = _setting(4e-3, "peak learning rate of behaviour cloning", above=0.0)
+    update_lr: float = _setting(1e-3, "peak learning rate of the decision update", above=0.0)
     kl_weight: float = _setting(0.1, "weight of the KL divergence to the copied policy", low=0.0)
     anchor_weight: float = _setting(1.0, "weight of the oracle's labels on the policy's own states", low=0.0)
     echo_loss_weight: float = _setting(0.1, "weight of predicting the machine's next outputs", low=0.0)

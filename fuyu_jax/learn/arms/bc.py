@@ -83,7 +83,7 @@ def clone(
     optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
 
     @jax.jit
-    def update(state: TrainState, demonstrations: Demonstrations, key: jax.Array) -> tuple[TrainState, Metrics]:
+    def clone_update(state: TrainState, demonstrations: Demonstrations, key: jax.Array) -> tuple[TrainState, Metrics]:
         states = oracle_states(demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings)
         return apply_update(
             state, optimizer, lambda params: cloning_loss(policy, params, demonstrations, states, options)
@@ -93,7 +93,7 @@ def clone(
     done = 0
     for epoch in range(1, options.epochs + 1):
         while done < options.updates * epoch // options.epochs:
-            state, metrics = update(state, source.next_batch(options.tasks), jax.random.fold_in(key, done))
+            state, metrics = clone_update(state, source.next_batch(options.tasks), jax.random.fold_in(key, done))
             done += 1
             report(done, metrics)
         yield state.params

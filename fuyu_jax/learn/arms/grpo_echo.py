@@ -123,11 +123,11 @@ def improve(
     optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
 
     @jax.jit
-    def roll(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
+    def roll_out(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
         return collect(policy, params, reference, tasks, key, rollouts)
 
     @jax.jit
-    def update(
+    def grpo_update(
         state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, key: jax.Array
     ) -> tuple[TrainState, Metrics]:
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
@@ -166,15 +166,15 @@ def improve(
     done = 0
     for round_number in range(1, options.rounds + 1):
         while done < options.updates * round_number // options.rounds:
-            turn, signals = roll(
-                state.params, params, stream.next_batch(options.rollout_tasks), jax.random.fold_in(roll_key, done)
+            turn, signals = roll_out(
+                state.params, params, stream.next_batch(options.rollout_tasks)[0], jax.random.fold_in(roll_key, done)
             )
             report_signals(done, signals)
             for part in range(min(options.updates_per_turn, options.updates - done)):
                 first = part * options.batch_tasks % options.rollout_tasks
                 demonstrations = source.next_batch(cloning.tasks)
                 update_key = jax.random.fold_in(replay_key, done)
-                state, metrics = update(state, turn, jnp.int32(first), demonstrations, update_key)
+                state, metrics = grpo_update(state, turn, jnp.int32(first), demonstrations, update_key)
                 done += 1
                 report(done, metrics)
         yield state.params
