@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.program_mix import Pairs, grow
 from vm import reference
 from vm.types import NUM_OPCODES, Program, Settings, Value
 
@@ -15,8 +17,6 @@ INT_MAX, INT_MIN = 2**31 - 1, -(2**31)
 EXTREMES = (INT_MIN, INT_MIN + 1, INT_MAX, INT_MAX - 1, -1, 0, 1, 2, 2**30, -(2**30), 46341, 65536, -65536)
 BAD_OPCODES = (-1, 44, 1000, INT_MAX, INT_MIN)
 BAD_ARGS = (-1, 16, INT_MIN, INT_MAX)
-
-Pairs = list[tuple[int, int]]
 
 
 def random_word(source: random.Random) -> int:
@@ -38,14 +38,10 @@ def random_inputs(source: random.Random, settings: Settings) -> list[Any]:
     return [first, random_value(source, settings) if source.random() < 0.5 else None]
 
 
-def random_instruction(source: random.Random, settings: Settings) -> tuple[int, int]:
-    return source.randrange(NUM_OPCODES), source.randrange(settings.args)
-
-
 def random_program(source: random.Random, inputs: list[Any], settings: Settings) -> Pairs:
     """L instructions, of which most run on these inputs."""
     cells = [(kind, words[:length]) for kind, length, words in (reference.cell(x, settings.width) for x in inputs)]
-    stack: reference.Stack = (cells[0],) if cells[0][0] else ()
+    stacks: Sequence[reference.Stack] = [(cells[0],) if cells[0][0] else ()]
     pairs: Pairs = []
     for _ in range(settings.slots):
         draw = source.random()
@@ -54,15 +50,8 @@ def random_program(source: random.Random, inputs: list[Any], settings: Settings)
         elif draw < 0.012:
             pairs.append((source.randrange(NUM_OPCODES), source.choice(BAD_ARGS)))
         else:
-            tries = 1 if draw < 0.035 else 30
-            for _ in range(tries):
-                op, k = random_instruction(source, settings)
-                try:
-                    stack = reference.step(stack, op, k, cells, settings.stack, settings.args)
-                    break
-                except reference.Fault:
-                    pass
-            pairs.append((op, k))
+            pair, stacks = grow(source, stacks, [cells], settings, tries=1 if draw < 0.035 else 30)
+            pairs.append(pair)
     return pairs
 
 

@@ -13,8 +13,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from vm_random import random_inputs, random_instruction  # noqa: E402
+from vm_random import random_inputs  # noqa: E402
 
+from benchmarks.program_mix import random_instruction  # noqa: E402
 from vm import reference  # noqa: E402
 from vm.types import NUM_OPCODES, Settings, Status  # noqa: E402
 
