@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ from flax import nnx
 import vm
 from fuyu_jax.controller.build import build_controller
 from fuyu_jax.evaluate import baselines
-from fuyu_jax.evaluate.diagnostics import StateSet, make_diagnose
-from fuyu_jax.evaluate.measure import CHUNK, Labels, chunks, greedy_rollouts, measure_policy, pass_at, sampled_rollouts
+from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
+from fuyu_jax.evaluate.measure import CHUNK, Labels, Roll, chunks, greedy, make_roll, measure_policy, pass_at
 from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
@@ -32,9 +32,10 @@ from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_settings
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
+from vm.behaviour import EVALUATION_SPLITS
 from vm.prompts import longest_prompt
 from vm.streams import TaskStream, split_manifest
-from vm.tasks import EVALUATION_SPLITS, Tasks, make_tasks
+from vm.tasks import Tasks, make_tasks
 
 EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 PASS_SAMPLES = 8
@@ -63,7 +64,6 @@ class Pilot:
       record: the train log.
       policy: for training prompts; `reader` for prompts of any split, which may be longer.
       params: the parameters before any training.
-      model: what the trunk was made from.
       splits: evaluation tasks.
     """
 
@@ -73,7 +73,6 @@ class Pilot:
     policy: Policy
     reader: Policy
     params: Params
-    model: dict[str, Any]
     splits: dict[str, Tasks]
 
     @classmethod
@@ -87,9 +86,8 @@ class Pilot:
         except ValueError as error:
             raise UserError(str(error)) from error
         graph, params = nnx.split(built.controller)
-        policies = [
-            Policy(graph, MACHINE, built.tokens, longest_prompt(built.tokens, n)) for n in (TRAIN_LENGTH, LONGEST)
-        ]
+        policy = Policy(graph, MACHINE, built.tokens, longest_prompt(built.tokens, TRAIN_LENGTH))
+        reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST))
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
         folder.write_json("config.json", settings.to_dict())
         with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
@@ -103,7 +101,7 @@ class Pilot:
         seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
         folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        return cls(settings, folder, Recorder(folder), *policies, params, built.source, splits)
+        return cls(settings, folder, Recorder(folder), policy, reader, params, splits)
 
     def run(self) -> None:
         """Train and measure every phase, and write the tables."""
@@ -111,16 +109,15 @@ class Pilot:
         measured = [self._baselines()]
         results: dict[str, Any] = {"pass_at_8": {}}
         state_sets: dict[str, StateSet] = {"oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE)}
-        roll = greedy_rollouts(self.reader, max(*self.settings.budgets, BUDGET), self.settings.no_repeat)
-        sample = sampled_rollouts(self.reader, BUDGET, self.settings.no_repeat)
+        roll = make_roll(self.reader, max(*self.settings.budgets, BUDGET), self.settings.no_repeat)
         diagnose = make_diagnose(self.reader)
-        copied: Params = None
+        copied: dict[str, jax.Array] = {}  # the copied policy's log-probabilities on each set of states
         for phase, params in self._phases():
             with Progress(f"measuring {phase}", len(self.splits)) as progress:
                 labels = Labels(self.settings.arm, phase, self.settings.seed)
                 measured.append(
                     measure_policy(
-                        lambda tasks, budget, index, params=params: roll(params, tasks, budget),
+                        greedy(roll, params),
                         self.splits,
                         self.settings.budgets,
                         labels,
@@ -128,12 +125,15 @@ class Pilot:
                     )
                 )
             if phase == "bc_policy":
-                copied = params
-                state_sets["bc_states"] = self._visited(lambda *args, params=params: roll(params, *args))
-            if copied is not None:
-                for name, states in state_sets.items():
-                    self.record.diagnostics(phase, name, diagnose(params, copied, states))
-                rates = pass_at(sample, params, self.splits, BUDGET, PASS_SAMPLES, CHUNK, self.settings.seed)
+                state_sets["bc_states"] = self._visited(greedy(roll, params))
+                copied = {name: diagnose(params, states)[1] for name, states in state_sets.items()}
+            for name, reference in copied.items():
+                accuracies, log_probs = diagnose(params, state_sets[name])
+                kl = kl_between(log_probs, reference, state_sets[name].states.weight)
+                self.record.diagnostics(phase, name, {**accuracies, "kl_to_bc": kl})
+            if copied:
+                lanes = len(self.settings.budgets)
+                rates = pass_at(roll, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
                 results["pass_at_8"][phase] = rates
             self._write_tables(measured, results)
             self.folder.log(f"{phase}: {self._says(measured[-1])}")
@@ -200,12 +200,11 @@ class Pilot:
     def _baselines(self) -> Outcomes:
         """Every row that needs no model."""
         settings = self.settings
-        with Progress("measuring baselines", 4) as progress:
-            start_solved = baselines.solved_at_start(self.splits, MACHINE)
-            rows = [baselines.do_nothing(start_solved, settings.budgets)]
+        with Progress("measuring baselines", 3) as progress:
+            random = baselines.random_valid(self.splits, settings.budgets, MACHINE)
             progress.update()
-            rows.append(baselines.random_valid(self.splits, settings.budgets, MACHINE))
-            progress.update()
+            start_solved = baselines.solved_at_start(random)
+            rows = [baselines.do_nothing(start_solved, settings.budgets), random]
             rows.append(baselines.oracle_reference(self.splits, settings.budgets, start_solved, MACHINE))
             progress.update()
             found, executions = baselines.oracle_search(self.splits, settings.budgets, settings.oracle_width, MACHINE)
@@ -217,10 +216,10 @@ class Pilot:
     def _diagnostic_tasks(self) -> Any:
         return chunks(self.splits[DIAGNOSTIC_SPLIT])[0][1]
 
-    def _visited(self, roll: Any) -> StateSet:
+    def _visited(self, roll: Roll) -> StateSet:
         tasks = self._diagnostic_tasks()
         budget = jnp.full((CHUNK, len(self.settings.budgets)), BUDGET, jnp.int32)
-        episodes = roll(tasks, budget)
+        episodes = roll(tasks, budget, jnp.arange(CHUNK))
         return visited_states(tasks, episodes, budget[:, :1], MACHINE)
 
     def _write_tables(self, measured: list[Outcomes], results: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -46,10 +47,9 @@ class Episodes(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """Lanes in flight: the program and what it gave, whether it may go on, and the edits tried in which program."""
+    """Lanes in flight: the program, whether it may go on, and the edits tried in which program so far."""
 
     program: vm.Program
-    results: vm.Result
     going: jax.Array
     tried: vm.Program
     actions: jax.Array
@@ -62,6 +62,11 @@ def _already_tried(program: vm.Program, tried: vm.Program, actions: jax.Array, n
     return jnp.any(same[:, None] & (actions[:, None] == edits[None, :]), axis=0)
 
 
+def repeat_lanes(program: vm.Program, lanes: int) -> vm.Program:
+    """Programs `[B, L]` for each of G lanes: `[B, G, L]`."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (len(leaf), lanes, leaf.shape[-1])), program)
+
+
 def rollout(
     read: Read,
     public: vm.Examples,
@@ -70,12 +75,12 @@ def rollout(
     budget: jax.Array,
     *,
     steps: int,
-    keys: jax.Array | None = None,
-    may_stop: bool = False,
+    keys: jax.Array,
+    sampled: jax.Array | bool,
     no_repeat: bool = True,
     settings: vm.Settings = vm.DEFAULT_SETTINGS,
 ) -> Episodes:
-    """Run a policy from given programs until its budget is spent or, where it may, until it stops.
+    """Run a policy from given programs until its budget is spent or, where episodes are sampled, until it stops.
 
     Args:
       read: the policy's heads on observations `[B, G]`.
@@ -83,10 +88,10 @@ def rollout(
       hidden: the hidden examples, `[B, H]`, which only judge.
       start: `Program[B, G, L]`.
       budget: int32 `[B, G]`, edits each lane may attempt, at most `steps`.
-      steps: static number T of scan steps; steps in which no lane is going cost next to nothing.
-      keys: a typed key for each lane `[B, G]`: edits are sampled at temperature 1, each lane from its own stream, so
-        that a lane's episode does not depend on its neighbours. Without keys the best edit is taken.
-      may_stop: let the policy end an episode: sampled with P(STOP) when given keys, else from P(STOP) >= 0.5.
+      steps: static number T of decisions; steps in which no lane is going cost next to nothing.
+      keys: a typed key for each lane `[B, G]`, so that a lane's episode does not depend on its neighbours.
+      sampled: bool `[]`, may be traced. True samples edits at temperature 1 and STOP with P(STOP). False takes the best
+        edit and never stops: one such episode tells what every way of stopping would have done.
       no_repeat: rule out edits already tried in the same program in this episode.
       settings: static sizes.
     """
@@ -94,14 +99,16 @@ def rollout(
     chex.assert_equal_shape_prefix([budget, start.op], 2)
     lanes = budget.shape
     num_edits = settings.num_actions - 1
-    over_lanes = lambda f: jax.vmap(jax.vmap(f))  # noqa: E731
+    sampled = jnp.asarray(sampled)
     examples = join_examples(public, hidden)
     shown = public.targets.type.shape[1]
+    over_lanes = lambda f: jax.vmap(jax.vmap(f))  # noqa: E731
     execute = jax.vmap(jax.vmap(lambda program, inputs: run_all(program, inputs, settings), (0, None)))
-    see = jax.vmap(jax.vmap(lambda *args: observe(*args, settings), (0, None, 0, None, 0)), (0, 0, 0, None, 0))
+    look = functools.partial(observe, settings=settings)
+    see = jax.vmap(jax.vmap(look, (0, None, 0, None, 0)), (0, 0, 0, None, 0))
     valid_edits = over_lanes(lambda program: vm.valid_actions(program, settings)[1:])
     apply = over_lanes(lambda program, action: vm.apply_action(program, action, settings))
-    tried_before = over_lanes(lambda *args: _already_tried(*args, num_edits))
+    tried_before = over_lanes(functools.partial(_already_tried, num_edits=num_edits))
 
     def right(results: vm.Result) -> jax.Array:
         """Which examples are right: bool `[B, G, E + H]`."""
@@ -109,70 +116,55 @@ def rollout(
         spread = jax.tree.map(lambda leaf, like: jnp.broadcast_to(leaf, like.shape), targets, results.output)
         return vm.values_equal(results.output, spread)
 
-    def decide(carry: _Carry, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
+    def decide(carry: _Carry, results: vm.Result, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
         """One forward pass: action, P(STOP), P(done), log-probability, and the edits it could choose among."""
-        visible = jax.tree.map(lambda leaf: leaf[:, :, :shown], carry.results)
+        visible = jax.tree.map(lambda leaf: leaf[:, :, :shown], results)
         readout = read(see(carry.program, public.inputs, visible, t, budget - t))
         allowed = valid_edits(carry.program)
         if no_repeat:
             allowed = allowed & ~tried_before(carry.program, carry.tried, carry.actions)
         stop_prob = jax.nn.sigmoid(readout.stop_logit)
-        noise, stop_threshold = None, jnp.full(lanes, 0.5)
-        if keys is not None:
-            lane_keys = over_lanes(lambda key: jax.random.fold_in(key, t))(keys)
-            noise = over_lanes(lambda key: jax.random.gumbel(jax.random.fold_in(key, 0), (num_edits,)))(lane_keys)
-            stop_threshold = over_lanes(lambda key: jax.random.uniform(jax.random.fold_in(key, 1)))(lane_keys)
-        action = choose_edit(readout.edit_logits, allowed, noise)
-        if may_stop:
-            action = jnp.where(stop_prob >= stop_threshold, 0, action)
-        action = jnp.where(active, action, 0)
+        edit_keys = over_lanes(lambda key: jax.random.fold_in(key, 2 * t))(keys)
+        stop_keys = over_lanes(lambda key: jax.random.fold_in(key, 2 * t + 1))(keys)
+        noise = over_lanes(lambda key: jax.random.gumbel(key, (num_edits,)))(edit_keys)
+        chance = over_lanes(jax.random.uniform)(stop_keys)
+        action = choose_edit(readout.edit_logits, allowed, jnp.where(sampled, noise, 0.0))
+        action = jnp.where(active & ~(sampled & (chance < stop_prob)), action, 0)
         log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
         log_prob = jnp.take_along_axis(log_probs, jnp.maximum(action, 0)[..., None], axis=-1)[..., 0]
         done_prob = jax.nn.softmax(readout.distance_logits, axis=-1)[..., 0]
         return action, stop_prob, done_prob, log_prob, allowed
 
-    def idle(carry: _Carry, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
-        del carry, t, active
+    def idle(carry: _Carry, results: vm.Result, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
+        del carry, results, t, active
         zeros = jnp.zeros(lanes)
         return jnp.zeros(lanes, jnp.int32), zeros, zeros, zeros, jnp.zeros((*lanes, num_edits), bool)
 
     def step(carry: _Carry, t: jax.Array) -> tuple[_Carry, tuple]:
+        results = execute(carry.program, examples.inputs)
         active = carry.going & (t < budget)
-        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(jnp.any(active), decide, idle, carry, t, active)
+        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(
+            jnp.any(active), decide, idle, carry, results, t, active
+        )
         edited, valid = apply(carry.program, action)
         moves = active & (action != 0)
-        program = jax.tree.map(lambda new, old: jnp.where(moves[..., None], new, old), edited, carry.program)
         after = _Carry(
-            program=program,
-            results=execute(program, examples.inputs),
-            going=active & moves,
+            program=jax.tree.map(lambda new, old: jnp.where(moves[..., None], new, old), edited, carry.program),
+            going=moves,
             tried=jax.tree.map(lambda all_, now: all_.at[:, :, t].set(now), carry.tried, carry.program),
             actions=carry.actions.at[:, :, t].set(jnp.where(moves, action, 0)),
         )
-        record = (
-            carry.program,
-            right(carry.results),
-            active,
-            action,
-            valid & moves,
-            stop_prob,
-            done_prob,
-            log_prob,
-            allowed,
-        )
-        return after, record
+        decided = (active, action, valid & moves, stop_prob, done_prob, log_prob, allowed)
+        return after, (carry.program, right(results), decided)
 
-    blank = jnp.full((*lanes, steps, settings.slots), -1, jnp.int32)
-    results = execute(start, examples.inputs)
-    carry = _Carry(
-        start, results, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps), jnp.int32)
-    )
-    last, (program, judged, active, action, valid, stop_prob, done_prob, log_prob, allowed) = jax.lax.scan(
-        step, carry, jnp.arange(steps, dtype=jnp.int32)
-    )
-    judged = jnp.concatenate([judged, right(last.results)[None]])  # [T + 1, B, G, E + H]
+    # One step more than there are decisions: the last only runs the final program.
+    times = jnp.arange(steps + 1, dtype=jnp.int32)
+    blank = jnp.full((*lanes, steps + 1, settings.slots), -1, jnp.int32)
+    carry = _Carry(start, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps + 1), jnp.int32))
+    _, (program, judged, decided) = jax.lax.scan(step, carry, times)
+    active, action, valid, stop_prob, done_prob, log_prob, allowed = jax.tree.map(lambda leaf: leaf[:-1], decided)
     return Episodes(
-        program=jax.tree.map(lambda path, end: jnp.concatenate([path, end[None]]), program, last.program),
+        program=program,
         public=jnp.sum(judged[..., :shown], axis=-1, dtype=jnp.int32),
         solved=jnp.all(judged, axis=-1),
         active=active,

@@ -16,7 +16,7 @@ COUNT = len(LISTINGS)
 
 @pytest.fixture(scope="module")
 def guided():
-    return run(oracle_policy(), np.tile([2, 8], (COUNT, 1)), may_stop=True)
+    return run(oracle_policy, np.tile([2, 8], (COUNT, 1)), sampled=True)
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,11 @@ def test_potentials_by_hand(guided, distance):
     assert near[5, 3, 1] == 1.0  # right, with 3 edits left
 
 
-def test_advantages_of_equal_trajectories_are_their_own_steps(guided):
-    """Both lanes of a task see the same states; where they earn the same, nothing is left."""
-    rewards = jnp.where(guided.active, 1.0, 0.0)
-    same = jnp.broadcast_to(rewards[:, :, :1], rewards.shape)
-    both = guided._replace(active=jnp.broadcast_to(guided.active[:, :, :1], guided.active.shape))
-    np.testing.assert_array_equal(advantages(both, same, 0.5, 2.0), np.zeros(rewards.shape))
+def test_advantages_of_equal_trajectories_are_zero():
+    """Two lanes that take the same edits and earn the same: nothing is left to tell them apart."""
+    twins = run(oracle_policy, np.full((COUNT, 2), 8))
+    rewards = jnp.where(twins.active, 1.0, 0.0)
+    np.testing.assert_array_equal(advantages(twins, rewards, 0.5, 2.0), np.zeros(rewards.shape))
 
 
 def test_advantages_are_clipped_and_silent_where_inactive(guided):

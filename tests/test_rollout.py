@@ -24,17 +24,11 @@ def readout(edit_logits, stop_logit):
     )
 
 
-def oracle_policy(stop_when_done=True):
+def oracle_policy(seen):
     """Makes the oracle's edits, and is sure to stop when there is none."""
     distance = jax.vmap(jax.vmap(lambda p, r: oracle.distance(p, r), (0, None)))
-
-    def read(seen):
-        said = distance(vm.Program(seen.op, seen.arg), tasks().reference)
-        logits = jnp.where(said.teacher[..., 1:], 10.0, -10.0)
-        stop = jnp.where((said.distance == 0) & stop_when_done, 20.0, -20.0)
-        return readout(logits, stop)
-
-    return read
+    said = distance(vm.Program(seen.op, seen.arg), tasks().reference)
+    return readout(jnp.where(said.teacher[..., 1:], 99.0, -99.0), jnp.where(said.distance == 0, 99.0, -99.0))
 
 
 def stubborn_policy(seen):
@@ -48,19 +42,42 @@ def lanes_of(program, lanes):
     return jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], lanes, axis=1), program)
 
 
-def run(read, budget, rows=slice(None), **options):
+def run(read, budget, rows=slice(None), keys=None, sampled=False, **options):
     some = jax.tree.map(lambda leaf: leaf[rows], tasks())
     budget = jnp.asarray(budget, jnp.int32)
-    start = lanes_of(some.start, budget.shape[1])
-    return jax.jit(
-        lambda public, hidden, start, budget: rollout(read, public, hidden, start, budget, steps=8, **options)
-    )(some.public, some.hidden, start, budget)
+    if keys is None:
+        keys = jax.random.split(jax.random.key(0), budget.shape)
+
+    def episodes(public, hidden, start, budget, keys, sampled):
+        return rollout(
+            read,
+            public,
+            hidden,
+            start,
+            budget,
+            steps=8,
+            keys=keys,
+            sampled=sampled,
+            settings=vm.DEFAULT_SETTINGS,
+            **options,
+        )
+
+    roll = _jitted(read, tuple(options.items()), episodes)
+    return roll(some.public, some.hidden, lanes_of(some.start, budget.shape[1]), budget, keys, jnp.asarray(sampled))
+
+
+_CACHE = {}
+
+
+def _jitted(read, options, episodes):
+    """One compilation for each policy and its options, shared by the tests of this module."""
+    return _CACHE.setdefault((read, options), jax.jit(episodes))
 
 
 @pytest.fixture(scope="module")
 def guided():
-    """The oracle's policy with budgets 0, 2, 5 and 8 in four lanes."""
-    return run(oracle_policy(), np.tile([0, 2, 5, 8], (COUNT, 1)), may_stop=True)
+    """The oracle's policy with budgets 0, 2, 5 and 8 in four lanes; it is so sure that sampling leaves no choice."""
+    return run(oracle_policy, np.tile([0, 2, 5, 8], (COUNT, 1)), sampled=True)
 
 
 def test_the_oracle_solves_exactly_what_its_distance_allows(guided):
@@ -121,33 +138,38 @@ def test_no_edit_twice_in_the_same_program():
 
 def test_a_lane_does_not_depend_on_its_neighbours():
     keys = jax.vmap(lambda task: jax.random.split(jax.random.fold_in(jax.random.key(0), task), 2))(jnp.arange(COUNT))
-    together = run(stubborn_policy, np.full((COUNT, 2), 6), keys=keys)
-    alone = run(stubborn_policy, np.full((1, 2), 6), rows=slice(2, 3), keys=keys[2:3])
+    together = run(stubborn_policy, np.full((COUNT, 2), 6), keys=keys, sampled=True)
+    alone = run(stubborn_policy, np.full((1, 2), 6), rows=slice(2, 3), keys=keys[2:3], sampled=True)
     np.testing.assert_array_equal(alone.action[:, 0], together.action[:, 2])
     assert (np.asarray(together.action[:, :, 0]) != np.asarray(together.action[:, :, 1])).any()
 
 
+def hesitant_policy(seen):
+    """Stops with probability 1/4."""
+    return stubborn_policy(seen)._replace(stop_logit=jnp.full(seen.step.shape, np.log(1 / 3), jnp.float32))
+
+
 def test_sampled_stops_follow_their_probability():
     """P(STOP) = 1/4 at each of 400 first decisions."""
-
-    def hesitant(seen):
-        return stubborn_policy(seen)._replace(stop_logit=jnp.full(seen.step.shape, np.log(1 / 3), jnp.float32))
-
     keys = jax.random.split(jax.random.key(1), (COUNT, 80))
-    episodes = run(hesitant, np.full((COUNT, 80), 1), keys=keys, may_stop=True)
-    stopped = np.asarray(episodes.action[0] == 0).mean()
-    assert abs(stopped - 0.25) < 0.07
-    log_prob = np.asarray(episodes.log_prob[0])[np.asarray(episodes.action[0] == 0)]
-    np.testing.assert_allclose(log_prob, np.log(0.25), rtol=1e-5)
+    episodes = run(hesitant_policy, np.full((COUNT, 80), 1), keys=keys, sampled=True)
+    stopped = np.asarray(episodes.action[0] == 0)
+    assert abs(stopped.mean() - 0.25) < 0.07
+    np.testing.assert_allclose(np.asarray(episodes.log_prob[0])[stopped], np.log(0.25), rtol=1e-5)
 
 
-def test_one_compilation_for_all_budgets():
+def test_argmax_episodes_never_stop():
+    episodes = run(oracle_policy, np.full((COUNT, 4), 8))
+    assert (np.asarray(episodes.active).sum(axis=0) == 8).all()
+
+
+def test_one_compilation_for_all_budgets_and_both_ways_of_choosing():
     some = tasks()
-    start = lanes_of(some.start, 1)
+    start, keys = lanes_of(some.start, 1), jax.random.split(jax.random.key(0), (COUNT, 1))
 
-    def episodes(budget):
-        return rollout(stubborn_policy, some.public, some.hidden, start, budget, steps=4)
+    def episodes(budget, sampled):
+        return rollout(stubborn_policy, some.public, some.hidden, start, budget, steps=4, keys=keys, sampled=sampled)
 
     roll = jax.jit(chex.assert_max_traces(episodes, n=1))
-    for budget in (1, 4):
-        roll(jnp.full((COUNT, 1), budget, jnp.int32))
+    for budget, sampled in ((1, False), (4, True)):
+        roll(jnp.full((COUNT, 1), budget, jnp.int32), jnp.asarray(sampled))

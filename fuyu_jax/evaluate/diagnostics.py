@@ -29,28 +29,29 @@ class StateSet(NamedTuple):
     states: States
 
 
-def make_diagnose(policy: Policy) -> Callable[[Params, Params, StateSet], Metrics]:
-    """A jitted function of parameters, the copied policy's parameters and a state set."""
+def make_diagnose(policy: Policy) -> Callable[[Params, StateSet], tuple[Metrics, jax.Array]]:
+    """A jitted function of parameters and a state set: accuracies, and log-probabilities `[B, S, N]` for the KL."""
 
     @jax.jit
-    def diagnose(params: Params, copied: Params, chosen: StateSet) -> Metrics:
+    def diagnose(params: Params, chosen: StateSet) -> tuple[Metrics, jax.Array]:
         controller, read = policy.reader(params, chosen.tasks)
-        readout = read(chosen.states.seen)
-        old = policy.reader(copied, chosen.tasks)[1](chosen.states.seen)
-        echo = controller.echo(readout, chosen.states.action)
-        _, echo_right = echo_loss(echo, chosen.states.next_outputs, chosen.states.next_status)
-        took_edit = (chosen.states.weight > 0) & (chosen.states.action > 0)
-        kl = exact_kl(
-            action_log_probs(readout.stop_logit, readout.edit_logits, chosen.states.valid),
-            action_log_probs(old.stop_logit, old.edit_logits, chosen.states.valid),
-        )
-        return {
-            **head_accuracies(readout, chosen.states, policy.settings),
+        states = chosen.states
+        readout = read(states.seen)
+        _, echo_right = echo_loss(controller.echo(readout, states.action), states.next_outputs, states.next_status)
+        took_edit = (states.weight > 0) & (states.action > 0)
+        accuracies = {
+            **head_accuracies(readout, states, policy.settings),
             "echo_accuracy": masked_mean(echo_right.astype(jnp.float32), took_edit),
-            "kl_to_bc": masked_mean(kl, chosen.states.weight),
         }
+        return accuracies, action_log_probs(readout.stop_logit, readout.edit_logits, states.valid)
 
     return diagnose
+
+
+@jax.jit
+def kl_between(log_probs: jax.Array, reference: jax.Array, weight: jax.Array) -> jax.Array:
+    """Mean exact KL of two policies over states: `[B, S, N]` each, with weights `[B, S]`, to `[]`."""
+    return masked_mean(exact_kl(log_probs, reference), weight)
 
 
 def head_accuracies(readout: Readout, states: States, settings: Settings) -> Metrics:

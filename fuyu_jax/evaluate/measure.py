@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-import vm
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.learn.demos import THREEFRY
 from fuyu_jax.learn.training import Params, Policy
-from fuyu_jax.rollout import Episodes, rollout
+from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
+from fuyu_jax.sharding import split_batch
 from vm.tasks import TaskArrays, Tasks
 
 MODES = ("forced", "learned", "value_gated", "verified")
@@ -30,54 +31,42 @@ class Labels(NamedTuple):
 
 
 Roll = Callable[[TaskArrays, jax.Array, jax.Array], Episodes]  # B tasks, budgets [B, G], task indices [B]
+PolicyRoll = Callable[[Params, TaskArrays, jax.Array, jax.Array, jax.Array], Episodes]
 
 
-def greedy_rollouts(policy: Policy, steps: int, no_repeat: bool) -> Callable[[Params, TaskArrays, jax.Array], Episodes]:
-    """A jitted function of parameters, B tasks and budgets int32 `[B, G]`: argmax episodes that never stop."""
+def make_roll(policy: Policy, steps: int, no_repeat: bool) -> PolicyRoll:
+    """A jitted function of parameters, B tasks, budgets int32 `[B, G]`, a key for each lane, and whether to sample.
+
+    Sampled episodes may stop; argmax episodes never do. Both share one compilation.
+    """
 
     @jax.jit
-    def roll(params: Params, tasks: TaskArrays, budget: jax.Array) -> Episodes:
-        return _rollouts(policy, params, tasks, budget, steps, no_repeat, keys=None)
+    @functools.partial(split_batch, shared=(0, 4), axis=1)
+    def roll(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array, sampled: jax.Array) -> Episodes:
+        return rollout(
+            policy.reader(params, tasks)[1],
+            tasks.public,
+            tasks.hidden,
+            repeat_lanes(tasks.start, budget.shape[1]),
+            budget,
+            steps=steps,
+            keys=keys,
+            sampled=sampled,
+            no_repeat=no_repeat,
+            settings=policy.settings,
+        )
 
     return roll
 
 
-def sampled_rollouts(policy: Policy, steps: int, no_repeat: bool) -> Callable[..., Episodes]:
-    """As `greedy_rollouts`, with a typed key for each lane `[B, G]` as well: edits and STOP are sampled."""
+def greedy(roll: PolicyRoll, params: Params) -> Roll:
+    """Argmax episodes of one policy."""
 
-    @jax.jit
-    def roll(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array) -> Episodes:
-        return _rollouts(policy, params, tasks, budget, steps, no_repeat, keys)
+    def best(tasks: TaskArrays, budget: jax.Array, index: jax.Array) -> Episodes:
+        keys = lane_keys(jax.random.key(0, impl=THREEFRY), index, budget.shape[1])
+        return roll(params, tasks, budget, keys, jnp.asarray(False))
 
-    return roll
-
-
-def _rollouts(
-    policy: Policy,
-    params: Params,
-    tasks: TaskArrays,
-    budget: jax.Array,
-    steps: int,
-    no_repeat: bool,
-    keys: jax.Array | None,
-) -> Episodes:
-    return rollout(
-        policy.reader(params, tasks)[1],
-        tasks.public,
-        tasks.hidden,
-        repeat_lanes(tasks.start, budget.shape[1]),
-        budget,
-        steps=steps,
-        keys=keys,
-        may_stop=keys is not None,
-        no_repeat=no_repeat,
-        settings=policy.settings,
-    )
-
-
-def repeat_lanes(program: vm.Program, lanes: int) -> vm.Program:
-    """Programs `[B, L]` for each of G lanes: `[B, G, L]`."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (len(leaf), lanes, leaf.shape[-1])), program)
+    return best
 
 
 def lane_keys(key: jax.Array, index: jax.Array, lanes: int) -> jax.Array:
@@ -115,15 +104,15 @@ def stop_times(lanes: Lanes, budget: int, mode: str) -> tuple[NDArray[Any], NDAr
 
     STOP costs no budget; it is decided before each edit, and `verified` also looks at the last program.
     """
-    never = np.zeros((budget + 1, lanes.solved.shape[1]), np.bool_)
+    stops = np.zeros((budget + 1, lanes.solved.shape[1]), np.bool_)
     if mode == "learned":
-        never[:budget] = lanes.stop_prob[:budget] >= 0.5
+        stops[:budget] = lanes.stop_prob[:budget] >= 0.5
     elif mode == "value_gated":
-        never[:budget] = (lanes.stop_prob[:budget] >= 0.5) & (lanes.done_prob[:budget] >= 0.5)
+        stops[:budget] = (lanes.stop_prob[:budget] >= 0.5) & (lanes.done_prob[:budget] >= 0.5)
     elif mode == "verified":
-        never[: budget + 1] = lanes.public_solved[: budget + 1]
-    stopped = never.any(axis=0)
-    return np.where(stopped, never.argmax(axis=0), budget), stopped
+        stops[: budget + 1] = lanes.public_solved[: budget + 1]
+    stopped = np.asarray(stops.any(axis=0))
+    return np.where(stopped, stops.argmax(axis=0), budget), stopped
 
 
 def outcomes_of(lanes: Lanes, labels: Labels, mode: str, split: str, budget: int) -> Outcomes:
@@ -191,7 +180,7 @@ def measure_policy(
     budgets: Sequence[int],
     labels: Labels,
     modes: Sequence[str] = MODES,
-    advance: Callable[[str], None] = lambda split: None,
+    advance: Callable[[str], object] = lambda split: None,
 ) -> Outcomes:
     """Outcomes of a policy on every split, under every mode and budget.
 
@@ -212,25 +201,27 @@ def measure_policy(
 
 
 def pass_at(
-    roll: Callable[..., Episodes],
+    roll: PolicyRoll,
     params: Params,
     splits: Mapping[str, Tasks],
     budget: int,
     samples: int,
-    tasks_a_split: int,
+    lanes: int,
     seed: int,
 ) -> dict[str, float]:
-    """Share of the first tasks of each split that at least one of several sampled episodes solves."""
+    """Share of the first `CHUNK` tasks of each split that at least one of several sampled episodes solves.
+
+    The samples are drawn `lanes` at a time, the number that argmax episodes have, so that nothing is compiled anew.
+    """
     rates = {}
+    base = jax.random.key(seed, impl=THREEFRY)
+    budgets = jnp.full((CHUNK, lanes), budget, jnp.int32)
     for split, tasks in splits.items():
-        won: list[bool] = []
-        for rows, arrays in chunks(tasks):
-            if rows.start >= tasks_a_split:
-                break
-            base = jax.random.key(seed, impl=THREEFRY)
-            keys = lane_keys(base, jnp.arange(rows.start, rows.start + CHUNK), samples)
-            episodes = roll(params, arrays, jnp.full((CHUNK, samples), budget, jnp.int32), keys)
-            solved = np.asarray(jnp.any(episodes.solved[-1], axis=-1))
-            won += solved[: min(rows.stop, tasks_a_split) - rows.start].tolist()
-        rates[split] = float(np.mean(won))
+        rows, arrays = chunks(tasks)[0]
+        won = []
+        for draw in range(-(-samples // lanes)):
+            keys = lane_keys(jax.random.fold_in(base, draw), jnp.arange(CHUNK), lanes)
+            won.append(np.asarray(roll(params, arrays, budgets, keys, jnp.asarray(True)).solved[-1]))
+        any_won = np.concatenate(won, axis=1)[: rows.stop, :samples].any(axis=1)
+        rates[split] = float(any_won.mean())
     return rates

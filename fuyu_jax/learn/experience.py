@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,10 @@ from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from fuyu_jax.learn.losses.policy_gradient import group_advantages, same_state_advantages, step_rewards
 from fuyu_jax.learn.states import States, label_states, spread_steps
 from fuyu_jax.learn.training import Metrics, Params, Policy
-from fuyu_jax.rollout import Episodes, rollout
+from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
+from fuyu_jax.sharding import gather, split_batch
 from vm import oracle
 from vm.tasks import TaskArrays
-
-Reward = Literal["terminal", "execution", "reachability"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RolloutOptions:
     Attributes:
       group: rollouts of each task.
       states: decisions of each rollout that are trained on.
-      reward: which events and potentials are rewarded.
+      reward: which events and potentials are rewarded: `terminal`, `execution` or `reachability`.
       no_repeat: rule out edits already tried in the same program.
       trajectory_weight: share of the trajectory's advantage beside the step's own.
       advantage_limit: advantages are clipped to this size.
@@ -36,7 +36,7 @@ class RolloutOptions:
 
     group: int
     states: int
-    reward: Reward
+    reward: str
     no_repeat: bool
     trajectory_weight: float = 0.5
     advantage_limit: float = 2.0
@@ -63,7 +63,7 @@ class Experience(NamedTuple):
     won: jax.Array
 
 
-def potentials(reward: Reward, episodes: Episodes, distance: jax.Array, budget: jax.Array, public: int) -> jax.Array:
+def potentials(reward: str, episodes: Episodes, distance: jax.Array, budget: jax.Array, public: int) -> jax.Array:
     """Potential of each state, float32 `[T + 1, B, G]`: none, the public share passed, or also whether the end is near.
 
     Args:
@@ -141,38 +141,80 @@ def _signals(episodes: Episodes, rewards: jax.Array, distance: jax.Array, budget
     }
 
 
-def _score(policy: Policy, params: Params, tasks: TaskArrays, states: States, allowed: jax.Array) -> jax.Array:
-    """Log-probabilities of all actions, `[B, M, N]`."""
-    readout = policy.reader(params, tasks)[1](states.seen)
-    return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
-
-
 def taken(log_probs: jax.Array, action: jax.Array) -> jax.Array:
     """Log-probability of the action taken: `[..., N]` and int32 `[...]` to `[...]`."""
     return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
 
 
-def collect(
-    policy: Policy, params: Params, reference: Params, tasks: TaskArrays, key: jax.Array, options: RolloutOptions
-) -> tuple[Experience, Metrics]:
+class _Decisions(NamedTuple):
+    """Decisions that were sampled from rollouts, `[B, M]`: where, what and with which credit; see `Experience`."""
+
+    program: vm.Program
+    action: jax.Array
+    step: jax.Array
+    budget: jax.Array
+    weight: jax.Array
+    allowed: jax.Array
+    advantage: jax.Array
+    won: jax.Array
+
+
+Collect = Callable[[Params, Params, TaskArrays, jax.Array], tuple[Experience, Metrics]]
+
+
+def make_collect(policy: Policy, options: RolloutOptions) -> Collect:
+    """A function of the parameters, the copied policy's, tasks and a key, which makes one turn's experience.
+
+    It rolls out a group for each task, credits the decisions, samples those to train on and scores them with both
+    policies; the process signals come with it.
+    """
+
+    @jax.jit
+    def roll_out(params: Params, tasks: TaskArrays, key: jax.Array) -> tuple[_Decisions, Metrics]:
+        return _roll_out(policy, params, tasks, key, options)
+
+    @jax.jit
+    def score(params: Params, tasks: TaskArrays, states: States, allowed: jax.Array) -> jax.Array:
+        readout = policy.reader(params, tasks)[1](states.seen)
+        return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+
+    def collect(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
+        chosen, signals = gather(roll_out(params, tasks, key))
+        states = label_states(
+            tasks, chosen.program, chosen.action, chosen.step, chosen.budget, chosen.weight, policy.settings
+        )
+        old = taken(score(params, tasks, states, chosen.allowed), states.action)
+        copied = score(reference, tasks, states, chosen.allowed)
+        return Experience(tasks, states, chosen.allowed, chosen.advantage, old, copied, chosen.won), signals
+
+    return collect
+
+
+def _roll_out(
+    policy: Policy, params: Params, tasks: TaskArrays, key: jax.Array, options: RolloutOptions
+) -> tuple[_Decisions, Metrics]:
     """Roll out a group for each task, credit its decisions, and sample those to train on."""
     count, group = tasks.family.shape[0], options.group
     budget_key, lane_key, sample_key = jax.random.split(key, 3)
     budget = jax.random.randint(budget_key, (count, 1), 1, MAX_BUDGET + 1)
     budget = jnp.broadcast_to(budget, (count, group))
-    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (count, group, leaf.shape[-1])), tasks.start)
-    episodes = rollout(
-        policy.reader(params, tasks)[1],
-        tasks.public,
-        tasks.hidden,
-        start,
-        budget,
-        steps=MAX_BUDGET,
-        keys=jax.random.split(lane_key, (count, group)),
-        may_stop=True,
-        no_repeat=options.no_repeat,
-        settings=policy.settings,
-    )
+
+    def play(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array) -> Episodes:
+        return rollout(
+            policy.reader(params, tasks)[1],
+            tasks.public,
+            tasks.hidden,
+            repeat_lanes(tasks.start, group),
+            budget,
+            steps=MAX_BUDGET,
+            keys=keys,
+            sampled=True,
+            no_repeat=options.no_repeat,
+            settings=policy.settings,
+        )
+
+    keys = jax.random.split(lane_key, (count, group))
+    episodes = split_batch(play, shared=(0,), axis=1)(params, tasks, budget, keys)
     distance = _distances(episodes.program, tasks.reference, policy.settings)
     time_last = lambda leaf: jnp.moveaxis(leaf, 0, 2)  # noqa: E731
     potential = potentials(options.reward, episodes, distance, budget, tasks.public.targets.type.shape[-1])
@@ -188,26 +230,20 @@ def collect(
     step = sample(jax.random.split(sample_key, (count, group)), length)  # [B, G, S]
     b = jnp.arange(count, dtype=jnp.int32).reshape(-1, 1, 1)
     g = jnp.arange(group, dtype=jnp.int32).reshape(1, -1, 1)
-    pick = lambda leaf: leaf[step, b, g].reshape(count, group * options.states, *leaf.shape[3:])  # noqa: E731
-    share = jnp.broadcast_to((length / options.states)[..., None], step.shape)  # decisions each sample stands for
-    flat_step = step.reshape(count, -1)
-    states = label_states(
-        tasks,
-        jax.tree.map(pick, episodes.program),
-        pick(episodes.action),
-        flat_step,
-        budget[:, :1] - flat_step,
-        share.reshape(count, -1),
-        policy.settings,
+    flat = lambda leaf: leaf.reshape(count, group * options.states, *leaf.shape[3:])  # noqa: E731
+    pick = lambda leaf: flat(leaf[step, b, g])  # noqa: E731
+    share = length / options.states  # decisions that each sample stands for
+    decisions = _Decisions(
+        program=jax.tree.map(pick, episodes.program),
+        action=pick(episodes.action),
+        step=flat(step),
+        budget=budget[:, :1] - flat(step),
+        weight=flat(jnp.broadcast_to(share[..., None], step.shape)),
+        allowed=pick(episodes.allowed),
+        advantage=pick(credit),
+        won=flat(jnp.broadcast_to(episodes.solved[-1][..., None], step.shape)),
     )
-    allowed = pick(episodes.allowed)
-    old = taken(_score(policy, params, tasks, states, allowed), states.action)
-    copied = _score(policy, reference, tasks, states, allowed)
-    won = jnp.broadcast_to(episodes.solved[-1][..., None], step.shape).reshape(count, -1)
-    return (
-        Experience(tasks, states, allowed, pick(credit), old, copied, won),
-        _signals(episodes, rewards, distance, budget),
-    )
+    return decisions, _signals(episodes, rewards, distance, budget)
 
 
 def _distances(program: vm.Program, reference: vm.Program, settings: vm.Settings) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import chex
@@ -41,6 +42,7 @@ class States(NamedTuple):
     weight: jax.Array
 
 
+@functools.partial(jax.jit, static_argnames="settings")
 def label_states(
     tasks: TaskArrays,
     program: vm.Program,
@@ -51,6 +53,8 @@ def label_states(
     settings: vm.Settings,
 ) -> States:
     """Observe programs, ask the oracle and the verifier about them, and run the edit that was taken.
+
+    Compiled once for each shape and shared by all that learn from states or measure on them.
 
     Args:
       tasks: B tasks.
@@ -120,6 +124,15 @@ def oracle_states(
       samples: static number S of states of each path.
       settings: static sizes.
     """
+    program, action, step, budget = _sample_paths(tasks, path_keys, key, samples, settings)
+    return label_states(tasks, program, action, step, budget, jnp.ones(step.shape), settings)
+
+
+@functools.partial(jax.jit, static_argnames=("samples", "settings"))
+def _sample_paths(
+    tasks: TaskArrays, path_keys: jax.Array, key: jax.Array, samples: int, settings: vm.Settings
+) -> tuple[vm.Program, jax.Array, jax.Array, jax.Array]:
+    """Programs on the oracle's repairs with the edit made there, and steps and budgets to show: all `[B, S]`."""
     count = path_keys.shape[0]
     steps_key, budget_key = jax.random.split(key)
 
@@ -133,4 +146,4 @@ def oracle_states(
     program = jax.tree.map(lambda leaf: leaf[row, step], paths.programs)  # [B, S, L]
     actions = jnp.concatenate([paths.actions, jnp.zeros((count, 1), jnp.int32)], axis=1)
     budget = jax.random.randint(budget_key, step.shape, 1, jnp.maximum(MAX_BUDGET - step, 1) + 1)
-    return label_states(tasks, program, actions[row, step], step, budget, jnp.ones(step.shape), settings)
+    return program, actions[row, step], step, budget

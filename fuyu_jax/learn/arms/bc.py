@@ -45,6 +45,11 @@ class CloningOptions:
     weights: ImitationWeights = ImitationWeights()
 
 
+def cloning_states(policy: Policy, demonstrations: Demonstrations, key: jax.Array, options: CloningOptions) -> States:
+    """States of an update, from the oracle's repairs that the demonstrations show."""
+    return oracle_states(demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings)
+
+
 def cloning_loss(
     policy: Policy,
     params: Params,
@@ -83,8 +88,7 @@ def clone(
     optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
 
     @jax.jit
-    def clone_update(state: TrainState, demonstrations: Demonstrations, key: jax.Array) -> tuple[TrainState, Metrics]:
-        states = oracle_states(demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings)
+    def clone_update(state: TrainState, demonstrations: Demonstrations, states: States) -> tuple[TrainState, Metrics]:
         return apply_update(
             state, optimizer, lambda params: cloning_loss(policy, params, demonstrations, states, options)
         )
@@ -93,7 +97,9 @@ def clone(
     done = 0
     for epoch in range(1, options.epochs + 1):
         while done < options.updates * epoch // options.epochs:
-            state, metrics = clone_update(state, source.next_batch(options.tasks), jax.random.fold_in(key, done))
+            demonstrations = source.next_batch(options.tasks)
+            states = cloning_states(policy, demonstrations, jax.random.fold_in(key, done), options)
+            state, metrics = clone_update(state, demonstrations, states)
             done += 1
             report(done, metrics)
         yield state.params

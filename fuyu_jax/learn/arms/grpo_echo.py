@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import optax
 
 from fuyu_jax.controller import Readout, action_log_probs
-from fuyu_jax.learn.arms.bc import CloningOptions, Report, cloning_loss
+from fuyu_jax.learn.arms.bc import CloningOptions, Report, cloning_loss, cloning_states
 from fuyu_jax.learn.demos import Demonstrations, DemonstrationSource
-from fuyu_jax.learn.experience import Experience, RolloutOptions, collect, taken
+from fuyu_jax.learn.experience import Experience, RolloutOptions, make_collect, taken
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, entropy, exact_kl
 from fuyu_jax.learn.losses.reduce import masked_mean
 from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
-from fuyu_jax.learn.states import oracle_states
+from fuyu_jax.learn.states import States
 from fuyu_jax.learn.training import (
     Metrics,
     Params,
@@ -33,7 +33,6 @@ from fuyu_jax.learn.training import (
     start_training,
 )
 from vm.streams import TaskStream
-from vm.tasks import TaskArrays
 
 
 @dataclass(frozen=True)
@@ -122,16 +121,13 @@ def improve(
     roll_key, replay_key = jax.random.split(key)
     optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
 
-    @jax.jit
-    def roll_out(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
-        return collect(policy, params, reference, tasks, key, rollouts)
+    collect = make_collect(policy, rollouts)
 
     @jax.jit
     def grpo_update(
-        state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, key: jax.Array
+        state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, copied: States
     ) -> tuple[TrainState, Metrics]:
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
-        copied = oracle_states(demonstrations.tasks, demonstrations.path_keys, key, cloning.states, policy.settings)
 
         def loss(params: Params) -> tuple[jax.Array, Metrics]:
             controller, read = policy.reader(params, batch.tasks)
@@ -166,15 +162,14 @@ def improve(
     done = 0
     for round_number in range(1, options.rounds + 1):
         while done < options.updates * round_number // options.rounds:
-            turn, signals = roll_out(
-                state.params, params, stream.next_batch(options.rollout_tasks)[0], jax.random.fold_in(roll_key, done)
-            )
+            tasks, _ = stream.next_batch(options.rollout_tasks)
+            turn, signals = collect(state.params, params, tasks, jax.random.fold_in(roll_key, done))
             report_signals(done, signals)
             for part in range(min(options.updates_per_turn, options.updates - done)):
                 first = part * options.batch_tasks % options.rollout_tasks
                 demonstrations = source.next_batch(cloning.tasks)
-                update_key = jax.random.fold_in(replay_key, done)
-                state, metrics = grpo_update(state, turn, jnp.int32(first), demonstrations, update_key)
+                copied = cloning_states(policy, demonstrations, jax.random.fold_in(replay_key, done), cloning)
+                state, metrics = grpo_update(state, turn, jnp.int32(first), demonstrations, copied)
                 done += 1
                 report(done, metrics)
         yield state.params
