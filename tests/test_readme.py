@@ -1,0 +1,30 @@
+"""The README's Python runs, and its table is the one of the committed data."""
+
+import json
+import re
+from pathlib import Path
+
+from fuyu_jax.runs.pooling import README_MARKS, pooled_table
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_snippets_run(capsys):
+    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert snippets
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), {})
+    assert "\n18\n" in capsys.readouterr().out
+
+
+def test_the_table_is_that_of_the_committed_runs():
+    pooled = json.loads((ROOT / "reports/pilot.json").read_text())
+    begin, end = (README.index(mark) for mark in README_MARKS)
+    assert README[begin + len(README_MARKS[0]) : end].strip() == pooled_table(pooled)
+    assert pooled_table(pooled) in (ROOT / "reports/pilot.md").read_text()
+
+
+def test_the_readme_links_to_files_that_exist():
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / link).exists(), link
