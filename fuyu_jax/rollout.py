@@ -21,6 +21,8 @@ Read = Callable[[Observation], Readout]  # the policy: observations [B, G] to wh
 class Episodes(NamedTuple):
     """Episodes of G rollouts for each of B tasks, over T steps; index t is the t-th decision.
 
+    What a decision leaves is 0 where none was taken.
+
     Attributes:
       program: `Program[T + 1, B, G, L]`, before each decision and at the end.
       public: int32 `[T + 1, B, G]`, public examples that this program gets right.
@@ -129,11 +131,12 @@ def rollout(
         noise = over_lanes(lambda key: jax.random.gumbel(key, (num_edits,)))(edit_keys)
         chance = over_lanes(jax.random.uniform)(stop_keys)
         action = choose_edit(readout.edit_logits, allowed, jnp.where(sampled, noise, 0.0))
-        action = jnp.where(active & ~(sampled & (chance < stop_prob)), action, 0)
+        action = jnp.where(sampled & (chance < stop_prob), 0, action)
         log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
         log_prob = jnp.take_along_axis(log_probs, jnp.maximum(action, 0)[..., None], axis=-1)[..., 0]
         done_prob = jax.nn.softmax(readout.distance_logits, axis=-1)[..., 0]
-        return action, stop_prob, done_prob, log_prob, allowed
+        numbers = (jnp.where(active, leaf, 0) for leaf in (action, stop_prob, done_prob, log_prob))
+        return *numbers, allowed & active[..., None]  # as `idle` has it, so no lane's record depends on the others
 
     def idle(carry: _Carry, results: vm.Result, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
         del carry, results, t, active
