@@ -8,13 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks import output, tasks_bench, vm_bench
+import jax
+
+from benchmarks import expand_bench, oracle_bench, output, tasks_bench, vm_bench
 from benchmarks.timing import Report
 from fuyu_jax.runs.errors import UserError
 
 Bench = Callable[[Sequence[int] | None, int], Report]
 
-BENCHES: dict[str, Bench] = {"vm": vm_bench.run, "tasks": tasks_bench.run}
+BENCHES: dict[str, Bench] = {
+    "vm": vm_bench.run,
+    "expand": expand_bench.run,
+    "oracle": oracle_bench.run,
+    "tasks": tasks_bench.run,
+}
 LARGEST_BATCH = 1 << 22
 REPEATS = 7
 
@@ -36,6 +43,7 @@ def main(argv: Sequence[str]) -> None:
     total = Report()
     for name in options.benches:
         print(f"bench {name} ...", flush=True)
+        jax.clear_caches()  # so that compile times don't depend on the benches before
         report = BENCHES[name](options.batches, options.repeats)
         total.rows += report.rows
         total.ratios |= report.ratios

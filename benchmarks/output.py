@@ -17,7 +17,7 @@ from fuyu_jax.runs.manifest import git_state, machine, package_versions
 from fuyu_jax.runs.tables import write_atomically
 
 CHARTED = "vm"  # the bench with enough numbers for a chart
-HEADER = ("bench", "case", "batch", "compile (s)", "run (s)", "rate", "unit")
+HEADER = ("bench", "case", "batch", "compile (s)", "run (s)", "rate")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -26,20 +26,24 @@ def describe_machine() -> dict[str, Any]:
     return {
         **machine(),
         "load_average": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
-        "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
+        "devices": [device.device_kind for device in jax.devices()],
         "packages": {name: packages[name] for name in ("jax", "jaxlib", "numpy")},
         "git": git_state(),
     }
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
-    cells = [
-        [row["bench"], row["case"], f"{row['batch']:,}", seconds(row["compile_s"]), seconds(row["run_s"])]
-        + [f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}", row["unit"]]
-        for row in rows
-    ]
-    return markdown.table(HEADER, cells, text_columns=2)
+    """A Markdown table with a line for each case and batch; rates in several units share a cell."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        times = (seconds(row["compile_s"]), seconds(row["run_s"]))
+        lines.setdefault((row["bench"], row["case"], f"{row['batch']:,}", *times), []).append(_rate(row))
+    return markdown.table(HEADER, [[*cells, ", ".join(rates)] for cells, rates in lines.items()], text_columns=2)
+
+
+def _rate(row: Row) -> str:
+    rate = row["rate"]
+    return f"{rate:,.0f} {row['unit']}" if rate >= 100 else f"{rate:.3g} {row['unit']}"
 
 
 def ratios_table(ratios: Mapping[str, float]) -> str:
@@ -94,12 +98,13 @@ def _about(about: Mapping[str, Any]) -> str:
 
 def _draw(path: Path, rows: Sequence[Row]) -> None:
     axis = plotting.Axis(
-        title="One machine, programs on 4 examples each",
+        title="Instructions a second, every program on 4 examples",
         x="programs",
         series="case",
         y="millions",
-        ylabel="million instructions a second",
+        ylabel="millions a second",
         xlabel="programs in a batch",
         share=False,
+        log=True,
     )
     plotting.bars(path, axis, [{**row, "programs": f"{row['batch']:,}", "millions": row["rate"] / 1e6} for row in rows])

@@ -8,13 +8,13 @@ from typing import Any
 import chex
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 import vm
 from benchmarks import naive_vm
 from benchmarks.compiled_vm import CompiledVM, NoCompilerError
 from benchmarks.program_mix import Mix, program_mix
 from benchmarks.timing import Contender, Report, compiled, measure
+from fuyu_jax.sharding import split_batch
 from vm import lowering, reference
 from vm.pallas_kernel import run_lanes
 
@@ -74,14 +74,6 @@ def pallas_grid(program: vm.Program, inputs: vm.Value) -> vm.Result:
     return jax.tree.map(lambda field: field.reshape(count, examples, *field.shape[1:]), result)
 
 
-def two_devices(run_many: Callable[..., vm.Result]) -> Callable[..., vm.Result]:
-    """The same, with the programs split over the first two devices."""
-    mesh = Mesh(np.array(jax.devices()[:2]), ("programs",))
-    spread = PartitionSpec("programs")
-    # Each device runs on its own; nothing crosses between them, so there are no varying axes to keep track of.
-    return jax.shard_map(run_many, mesh=mesh, in_specs=spread, out_specs=spread, check_vma=False)
-
-
 def reference_lanes(mix: Mix) -> list[tuple[Any, Any]]:
     """Program and inputs of every run for the plain reference, as tuples and ints."""
     programs = [list(zip(*rows, strict=True)) for rows in zip(*(field.tolist() for field in mix.program), strict=True)]
@@ -105,8 +97,8 @@ def _contenders(mix: Mix, batch: int, interpreter: CompiledVM | None) -> list[Co
         found.append(Contender(REFERENCE, batch, _judge(mix), work))
     if jax.default_backend() == "gpu":
         found.append(compiled(PALLAS, batch, work, pallas_grid, *mix))
-    if len(jax.devices()) > 1 and batch % 2 == 0:
-        found.append(compiled(TWO_DEVICES, batch, work, two_devices(grid(vm.run)), *mix, options=options))
+    if jax.device_count() == 2 and batch % 2 == 0:
+        found.append(compiled(TWO_DEVICES, batch, work, split_batch(grid(vm.run)), *mix, options=options))
     if interpreter is not None:
         for threads in THREADS:
             call = _call(interpreter, mix, threads)

@@ -169,6 +169,19 @@ def test_the_script_measures_and_writes(tmp_path: Path) -> None:
     assert file.with_suffix(".png").stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_every_other_bench_measures(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    main(["expand", "oracle", "tasks", "--batches", "8,64", "--repeats", "1", "--json", str(file)])
+    content: dict[str, Any] = json.loads(file.read_text())
+    assert {row["bench"] for row in content["rows"]} == {"expand", "oracle", "tasks"}
+    assert "tasks_per_second" in {row["case"] for row in content["rows"]}
+    assert {"candidates/s", "states/s", "tasks/s", "programs/s"} == {row["unit"] for row in content["rows"]}
+    assert all(row["rate"] > 0 for row in content["rows"])
+    assert content["ratios"]["expand_vs_rerun"] > 0
+    assert "bench.png" not in file.with_suffix(".md").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -47,6 +47,7 @@ class Axis:
       low, high: columns of the ends of its interval, where there is one.
       dash: the column that decides how a line is dashed, where there is one.
       share: whether heights are shares of one, shown as percent from 0 to 100.
+      log: whether the vertical axis is logarithmic.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Axis:
     high: str | None = None
     dash: str | None = None
     share: bool = True
+    log: bool = False
 
 
 def bars(path: Path, axis: Axis, rows: Sequence[Row], reference: Row | None = None) -> None:
@@ -134,6 +136,9 @@ def _figure(path: Path, axis: Axis, wide: int) -> Iterator[Axes]:
         figure = Figure(figsize=(min(14.0, max(7.0, 2.5 + 0.32 * wide)), 4.2), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
+        if axis.log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")  # the default one is a formula
         yield axes
         axes.set_title(axis.title)
         axes.set_ylabel(axis.ylabel)
