@@ -63,6 +63,14 @@ def compiler_options() -> dict[str, int]:
     return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
 
 
+def small_call(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` compiled as one small function, its loops included; at most `CHUNK` lanes.
+
+    The function is a key of a cache: give the same object each time.
+    """
+    return _attributed_call(_chunk, function, *args, inlineable="false", xla_cpu_small_call="true")
+
+
 def map_chunks(function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)` over a leading axis of lanes, at most `CHUNK` of them at a time.
 
@@ -72,16 +80,13 @@ def map_chunks(function: Callable[..., Any], *args: Any) -> Any:
     """
     lanes = jax.tree.leaves(args)[0].shape[0]
 
-    def small_call(chunk: Any) -> Any:
-        return _attributed_call(_chunk, function, *chunk, inlineable="false", xla_cpu_small_call="true")
-
     if lanes <= CHUNK:
-        return small_call(args)
+        return small_call(function, *args)
     count = -(-lanes // CHUNK)
 
     def split(array: jax.Array) -> jax.Array:
         blank = jnp.zeros((count * CHUNK - lanes, *array.shape[1:]), array.dtype)
         return jnp.concatenate([array, blank]).reshape(count, CHUNK, *array.shape[1:])  # [C, 128, ...]
 
-    chunks = lax.map(small_call, jax.tree.map(split, args))
+    chunks = lax.map(lambda chunk: small_call(function, *chunk), jax.tree.map(split, args))
     return jax.tree.map(lambda array: array.reshape(count * CHUNK, *array.shape[2:])[:lanes], chunks)

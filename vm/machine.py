@@ -105,21 +105,31 @@ def _spread(size: int, mapped: Any, *args: Any) -> Any:
 def _execute(controls: Controls, inputs: Value, settings: Settings, with_tops: bool, call: datapath.Call) -> Any:
     """A `Result` or `Trace` over leading lane axes: controls `[..., L]`, inputs `[..., 2]` and `[..., 2, W]`."""
     slots = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), controls)  # [L, ...]
-    meta = inputs.type | (inputs.length << 2)  # [..., 2]
-    x, y = (tuple(inputs.words[..., index, word] for word in range(settings.width)) for index in range(2))
-    task = datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
+    task = load(inputs)
 
     def slot(state: datapath.State, controls: Controls) -> tuple[datapath.State, Any]:
         state = datapath.step(state, controls, task, call)
         return state, (datapath.top(state) if with_tops else None)
 
     state, tops = lax.scan(slot, datapath.start(task, settings), slots)
-    meta, words = datapath.top(state)
-    result = Result(_value(choose(state.status == 0, meta, 0), words), state.status, state.pc)
     if not with_tops:
-        return result
-    lanes_first = jax.tree.map(lambda x: jnp.moveaxis(x, 0, meta.ndim), _value(*tops))  # [..., L], words [..., L, W]
-    return Trace(result, lanes_first)
+        return unload(state)
+    lanes = state.status.ndim
+    lanes_first = jax.tree.map(lambda x: jnp.moveaxis(x, 0, lanes), _value(*tops))  # [..., L], words [..., L, W]
+    return Trace(unload(state), lanes_first)
+
+
+def load(inputs: Value) -> datapath.Inputs:
+    """The inputs as the datapath takes them: from `[..., 2]` and words `[..., 2, W]` to words of their own `[...]`."""
+    meta = inputs.type | (inputs.length << 2)  # [..., 2]
+    x, y = (tuple(inputs.words[..., index, word] for word in range(inputs.words.shape[-1])) for index in range(2))
+    return datapath.Inputs(x, y, meta[..., 0], meta[..., 1])
+
+
+def unload(state: datapath.State) -> Result:
+    """What a machine that ran to its end leaves: a `Result[...]` over its lanes."""
+    meta, words = datapath.top(state)
+    return Result(_value(choose(state.status == 0, meta, 0), words), state.status, state.pc)
 
 
 def _value(meta: jax.Array, words: datapath.Words) -> Value:
