@@ -55,11 +55,11 @@ class PilotSettings:
     )
     out: str | None = _setting(None, "folder of the run, new or empty (default: the next number under runs/)")
 
-    bc_updates: int = _setting(400, "updates of behaviour cloning", low=1)
+    bc_updates: int = _setting(300, "updates of behaviour cloning", low=1)
     bc_epochs: int = _setting(2, "parts of behaviour cloning; the policy is measured after each", low=1)
     batch_tasks: int = _setting(64, "demonstrations in one update of behaviour cloning", low=1)
     states_per_task: int = _setting(4, "states of each demonstration in one update", low=1)
-    updates: int = _setting(200, "updates of the decision update, over all rounds", low=1)
+    updates: int = _setting(100, "updates of the decision update, over all rounds", low=1)
     rounds: int = _setting(1, "parts of the decision update; the policy is measured after each", low=1)
     rollout_tasks: int = _setting(64, "train tasks that are rolled out at a time", low=1)
     group: int = _setting(4, "sampled rollouts of each of these tasks", low=2)
