@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     options = _parse(argv)
     path = Path(options.json) if options.json else None
     if path is not None:
-        output.check_destination(path)
+        output.prepare_destination(path)
     about = output.describe_machine()
     total = Report()
     for name in options.benches:

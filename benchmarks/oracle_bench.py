@@ -27,11 +27,11 @@ def run(batches: Sequence[int] | None, repeats: int) -> Report:
     report = Report()
     everything = _contender(arguments, max(batches))
     found: Search = everything.run()
-    hardest = np.argsort(-np.asarray(found.executions), kind="stable")
+    hardest = np.argsort(-np.asarray(found.executions[:, -1]), kind="stable")
     solved = np.bincount(np.asarray(found.edits), minlength=EXACT_EDITS + 2)
     report.notes.append(
         f"Of {max(batches)} train tasks {solved[0]} are solved at the start, {solved[1]} by one edit and {solved[2]} "
-        f"by two. Smaller batches are those that need most executions: up to {int(np.max(found.executions)):,} "
+        f"by two. Smaller batches are those that need most executions: up to {int(np.max(found.executions[:, -1])):,} "
         f"programs, each on {tasks.public.targets.type.shape[1]} examples."
     )
     for batch in batches:
@@ -46,5 +46,5 @@ def _contender(arguments: Any, batch: int) -> Contender:
         return search_tasks(start, public, hidden, EXACT_EDITS, width=0)
 
     contender = compiled(CASE, batch, {"tasks": batch}, search, *arguments, options=lowering.compiler_options())
-    programs = int(np.sum(contender.run().executions))
+    programs = int(np.sum(contender.run().executions[:, -1]))
     return contender.doing({"tasks": batch, "programs": programs})

@@ -56,16 +56,20 @@ def seconds(value: float) -> str:
     return "" if value == 0 else f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}"
 
 
-def check_destination(path: Path) -> None:
-    """Refuse a file that can't be written, before anything is measured.
+def prepare_destination(path: Path) -> None:
+    """Make the folder of a file that is to be written, before anything is measured.
 
     Raises:
-      UserError: where the name has no `.json` or the folder doesn't exist or can't be written.
+      UserError: where the name has no `.json` or the folder can't be made or written.
     """
     if path.suffix != ".json":
         raise UserError(f"--json is {path}; give a file name that ends in .json.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"--json is {path}, but {path.parent} is no folder that can be written; make it first.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder of --json {path} can't be made ({error.strerror}); give another.") from None
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"the folder of --json {path} can't be written; give another.")
 
 
 def write(path: Path, command: str, about: Mapping[str, Any], report: Report) -> list[Path]:

@@ -148,7 +148,7 @@ def test_ratios_are_rates_and_need_both_cases() -> None:
 
 
 def test_the_script_measures_and_writes(tmp_path: Path) -> None:
-    file = tmp_path / "bench.json"
+    file = tmp_path / "new" / "bench.json"
     script = [sys.executable, "experiments/bench.py", "vm", "--batches", "2,64", "--repeats", "1", "--json", str(file)]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -191,13 +191,17 @@ def test_every_other_bench_measures(tmp_path: Path) -> None:
         (["vm", "--repeats", "0"], "--repeats is '0'; use whole numbers from 1 to 1000."),
         (["vm", "--batches", "4,x"], "--batches is 'x'; use whole numbers from 1 to "),
         (["vm", "--json", "table.csv"], "--json is table.csv; give a file name that ends in .json."),
-        (["vm", "--json", "nowhere/a.json"], "nowhere is no folder that can be written; make it first."),
+        (
+            ["vm", "--json", "file/a.json"],
+            "the folder of --json file/a.json can't be made (File exists); give another.",
+        ),
     ],
 )
 def test_bad_input_is_told_in_one_sentence(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("file").touch()
     assert run_main(main, words) == 2
     error = capsys.readouterr().err
     assert sentence in error

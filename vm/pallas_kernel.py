@@ -3,6 +3,8 @@
 A block of the kernel runs 128 lanes through all slots, so that between two slots nothing goes to memory; XLA's own loop
 writes and reads the state in every slot. Nothing chooses this path by itself: call `run_lanes` in place of
 `jax.vmap(vm.run)` where it was measured to be faster. `experiments/bench.py vm` measures both where there is a GPU.
+It goes through Pallas' Triton backend, which jax 0.12 still has but calls deprecated; the other one for GPUs (Mosaic)
+does not take the loop over slots.
 """
 
 from __future__ import annotations
