@@ -1,0 +1,90 @@
+"""Digests of every integer that sweeps and rollouts give; as a script, printed for the devices of its process."""
+
+import hashlib
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from task_samples import tasks as sample_tasks
+
+import vm
+from fuyu_jax.controller import Controller
+from fuyu_jax.evaluate import baselines
+from fuyu_jax.evaluate.measure import CHUNK, lane_keys, make_roll
+from fuyu_jax.learn.experience import RolloutOptions, make_collect
+from fuyu_jax.learn.training import Policy
+from fuyu_jax.qwen3 import Qwen3, Qwen3Config, resolve_model
+from fuyu_jax.tokenizer import load_tokenizer
+from vm.prompts import longest_prompt, token_table
+from vm.tasks import Tasks
+
+MACHINE = vm.DEFAULT_SETTINGS
+BUDGETS = (0, 2)
+KEY = jax.random.key(5, impl="threefry2x32")
+
+
+def digest(tree):
+    """Of all leaves of integers and booleans."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    whole = [leaf for leaf in leaves if leaf.dtype.kind in "bi"]
+    assert whole
+    return hashlib.sha256(b"".join(f"{leaf.shape}".encode() + leaf.tobytes() for leaf in whole)).hexdigest()
+
+
+def some_tasks(count):
+    rows = np.arange(count) % len(sample_tasks().family)
+    return jax.tree.map(lambda leaf: leaf[rows], sample_tasks())
+
+
+def small_policy():
+    tokens = token_table(load_tokenizer(resolve_model("tiny")).encode)
+    config = Qwen3Config(
+        vocab_size=int(tokens.ids.max()) + 1, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=1e6, tie_word_embeddings=True,
+    )  # fmt: skip
+    rngs = nnx.Rngs(jax.random.key(0, impl="threefry2x32"))
+    controller = Controller(Qwen3(config, rngs=rngs), MACHINE, examples=4, show_targets=False, rngs=rngs)
+    graph, params = nnx.split(controller)
+    return Policy(graph, MACHINE, tokens, longest_prompt(tokens, 5)), params
+
+
+def sweeps():
+    """Baselines over a chunk that is not full."""
+    arrays = some_tasks(CHUNK - 3)
+    count = len(arrays.family)
+    splits = {"val_mixed": Tasks("val_mixed", 0, np.arange(count), [""] * count, arrays, np.arange(count), {})}
+    random = baselines.random_valid(splits, BUDGETS, MACHINE)
+    rows = {
+        "random_valid": random,
+        "oracle_reference": baselines.oracle_reference(splits, BUDGETS, baselines.solved_at_start(random), MACHINE),
+        "oracle_search": baselines.oracle_search(splits, BUDGETS, 1, MACHINE)[0],
+    }
+    return {name: hashlib.sha256(repr(list(some.rows())).encode()).hexdigest() for name, some in rows.items()}
+
+
+def rollouts():
+    """Argmax and sampled episodes."""
+    policy, params = small_policy()
+    tasks = some_tasks(8)
+    budget = jnp.broadcast_to(jnp.array([4, 2], jnp.int32), (8, 2))
+    keys = lane_keys(KEY, jnp.arange(8), 2)
+    roll = make_roll(policy, 4, no_repeat=True)
+    return {
+        "greedy": digest(roll(params, tasks, budget, keys, jnp.asarray(False))),
+        "sampled": digest(roll(params, tasks, budget, keys, jnp.asarray(True))),
+    }
+
+
+def experience():
+    """Decisions of sampled episodes with everything that is learned from them."""
+    policy, params = small_policy()
+    collect = make_collect(policy, RolloutOptions(group=2, states=2, reward="reachability", no_repeat=True))
+    return {"experience": digest(collect(params, params, some_tasks(8), KEY)[0])}
+
+
+if __name__ == "__main__":
+    digests = [{"sweeps": sweeps, "rollouts": rollouts, "experience": experience}[name]() for name in sys.argv[1:]]
+    print(json.dumps([jax.device_count(), *digests]))
