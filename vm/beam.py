@@ -73,9 +73,9 @@ def oracle_search(
     unused = steps - near.actions.shape[0]
     exact = near.edits <= near.actions.shape[0]
     found = Search(
-        jnp.where(exact, near.edits, steps + 1),
-        jnp.concatenate([near.actions, jnp.zeros(unused, jnp.int32)]),
-        near.executions,
+        edits=jnp.where(exact, near.edits, steps + 1),
+        actions=jnp.pad(near.actions, (0, unused)),
+        executions=jnp.pad(near.executions, (0, unused), mode="edge"),
     )
     if not (unused and width):
         return found
@@ -105,7 +105,9 @@ def _deepen(beam: _Beam, public: Examples, hidden: Examples, settings: Settings)
     known = jnp.any(_hash_program(programs)[:, None] == beam.visited.reshape(1, -1), axis=1)
     targets = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(usable), *leaf.shape)), public.targets)
     points = likeness(outputs, targets)  # [W * (N - 1), E]
-    executions = beam.found.executions + jnp.sum(usable, dtype=jnp.int32)
+    needs = jnp.maximum(beam.depth + 1, EXACT_EDITS + 1)  # fewer edits would have asked for no beam
+    allowed = jnp.arange(steps + 1, dtype=jnp.int32)
+    executions = beam.found.executions + jnp.where(allowed >= needs, jnp.sum(usable, dtype=jnp.int32), 0)
 
     right = usable & jnp.all(points == RIGHT, axis=1)
     place = first_right(right, lambda place: jax.tree.map(lambda leaf: leaf[place], programs), hidden, settings)
@@ -158,3 +160,41 @@ def search_tasks(
         return oracle_search(start, public, hidden, steps, width, settings)
 
     return jax.lax.map(one, (start, public, hidden), batch_size=None if chunk == 1 else chunk)
+
+
+def reachable(
+    program: Program,
+    examples: Examples,
+    k: int,
+    width: int = 8,
+    settings: Settings = DEFAULT_SETTINGS,
+    ranked: int = 4,
+) -> Array:
+    """Whether k edits can make a program right on all examples, bool `[]`. Unbatched; `vmap` it or map over tasks.
+
+    Exact for k up to `EXACT_EDITS`; beyond, a lower bound: True is sure, False says that the beam found nothing.
+
+    Args:
+      program: `Program[L]`.
+      examples: `[E]`, at least one.
+      k: static number of edits, at least 0.
+      width: static beam width.
+      settings: static sizes.
+      ranked: static number of the first examples that candidates are ranked on.
+    """
+    return repair(program, examples, max(k, 1), width, settings, ranked).edits <= k
+
+
+def repair(
+    program: Program,
+    examples: Examples,
+    k: int,
+    width: int = 8,
+    settings: Settings = DEFAULT_SETTINGS,
+    ranked: int = 4,
+) -> Search:
+    """The edits that make a program right on all examples, as few as the search found. See `reachable`, but k > 0."""
+    public, hidden = (
+        jax.tree.map(lambda x, part=part: x[part], examples) for part in (slice(ranked), slice(ranked, None))
+    )
+    return oracle_search(program, public, hidden, k, width, settings)

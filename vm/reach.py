@@ -35,7 +35,7 @@ class Search(NamedTuple):
     Attributes:
       edits: int32 `[]`, length of the repair; one more than was allowed when there is none.
       actions: int32 `[K]`, the repair, 0 past its end.
-      executions: int32 `[]`, candidate programs run until it was found, or in all.
+      executions: int32 `[K + 1]`, candidate programs run until it was found, or in all, had 0 to K edits been allowed.
     """
 
     edits: Array
@@ -77,7 +77,7 @@ def reach(start: Program, public: Examples, hidden: Examples, k: int, settings: 
     tried = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), edited, wide)
     candidates = jax.vmap(lambda field: arrange(field, public.inputs.type.shape[0], settings))(tried)
     sets = candidates.control.shape[0] if k == EXACT_EDITS else 1  # walks over the program itself
-    usable = (wide.op != start.op[:, None]) & (wide.arg != start.arg[:, None])
+    usable = (wide.op != start.op[None, :, None]) & (wide.arg != start.arg[None, :, None])
     usable = jnp.concatenate([valid[None], usable & (wide.op != 0)])  # [1 + S, L, 44 + A]
     slots = jnp.arange(settings.slots, dtype=jnp.int32)
     seen = (public.targets.type | (public.targets.length << 2), tuple(jnp.moveaxis(public.targets.words, -1, 0)))
@@ -102,7 +102,8 @@ def reach(start: Program, public: Examples, hidden: Examples, k: int, settings: 
         place = first_right(right.reshape(-1), put, hidden, settings)
         actions = _actions(place, first, second, is_pair, which)
         edits = jnp.where(which + is_pair == 0, 1, 2)
-        executions = state.found.executions + jnp.sum(mask, dtype=jnp.int32)
+        counted = jnp.where(jnp.arange(k + 1) >= edits, jnp.sum(mask, dtype=jnp.int32), 0)
+        executions = state.found.executions + counted
         hit = place < count
         found = Search(jnp.where(hit, edits, k + 1).astype(jnp.int32), jnp.where(hit, actions, 0)[:k], executions)
         is_first = state.row == 0
@@ -117,7 +118,7 @@ def reach(start: Program, public: Examples, hidden: Examples, k: int, settings: 
         )
 
     already = jnp.all(matches(start, public, settings)) & right_on(start, hidden, settings)
-    found = Search(jnp.where(already, 0, k + 1).astype(jnp.int32), jnp.zeros(k, jnp.int32), jnp.int32(0))
+    found = Search(jnp.where(already, 0, k + 1).astype(jnp.int32), jnp.zeros(k, jnp.int32), jnp.zeros(k + 1, jnp.int32))
     begin = _Rows(jnp.int32(0), found, jnp.zeros(count, jnp.int32), jnp.int32(sets))
     return jax.lax.while_loop(lambda s: (s.row < s.rows) & (s.found.edits > k), step, begin).found
 
