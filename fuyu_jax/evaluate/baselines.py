@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -9,18 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 import vm
+from fuyu_jax.controller.distribution import NEVER
 from fuyu_jax.controller.heads import DISTANCE_CLASSES, Readout
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
-from fuyu_jax.evaluate.measure import Labels, chunks, lane_keys, measure_policy, repeat_lanes
+from fuyu_jax.evaluate.measure import Labels, chunks, lane_keys, measure_policy
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.learn.demos import THREEFRY
-from fuyu_jax.rollout import Episodes, rollout
-from vm import beam, oracle
-from vm.observation import Observation, matches
+from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
+from fuyu_jax.sharding import split_batch
+from vm import beam, lowering, oracle
+from vm.observation import Observation
+from vm.reach import Search
 from vm.tasks import TaskArrays, Tasks
 
 BASELINE = "baseline"
-SEARCH_BATCH = 8  # tasks searched side by side; their candidates already fill the machine's lanes
 DATA_SEED = 0  # evaluation tasks and what is random about their baselines never change
 
 
@@ -47,18 +50,10 @@ def _rows(
     )
 
 
-def solved_at_start(splits: Mapping[str, Tasks], settings: vm.Settings) -> dict[str, np.ndarray]:
-    """Whether each start program already solves its task: bool `[N]` for each split."""
-
-    @jax.jit
-    def judge(tasks: TaskArrays) -> jax.Array:
-        right = jax.vmap(lambda *task: jnp.all(matches(*task, settings)))
-        return right(tasks.start, tasks.public) & right(tasks.start, tasks.hidden)
-
-    return {
-        split: np.concatenate([np.asarray(judge(arrays))[: rows.stop - rows.start] for rows, arrays in chunks(tasks)])
-        for split, tasks in splits.items()
-    }
+def solved_at_start(outcomes: Outcomes) -> dict[str, np.ndarray]:
+    """Whether each start program already solves its task: bool `[N]` for each split, from any baseline's outcomes."""
+    first = outcomes.select(k=int(outcomes.k[0]))
+    return {split: rows.start_solved for (split,), rows in first.groups("split")}
 
 
 def do_nothing(start_solved: Mapping[str, np.ndarray], budgets: Sequence[int]) -> Outcomes:
@@ -71,12 +66,12 @@ def do_nothing(start_solved: Mapping[str, np.ndarray], budgets: Sequence[int]) -
 
 
 def _indifferent(seen: Observation, num_edits: int) -> Readout:
-    """A readout that prefers nothing."""
+    """A readout that prefers no edit to another, and never stops."""
     lead = seen.step.shape
     nothing = jnp.zeros(lead)
     return Readout(
         edit_logits=jnp.zeros((*lead, num_edits)),
-        stop_logit=nothing,
+        stop_logit=jnp.full(lead, NEVER),
         value_logit=nothing,
         distance_logits=jnp.zeros((*lead, DISTANCE_CLASSES)),
         act=jnp.zeros((*lead, 0)),
@@ -89,6 +84,7 @@ def random_valid(splits: Mapping[str, Tasks], budgets: Sequence[int], settings: 
     steps = max(*budgets, 1)
 
     @jax.jit
+    @functools.partial(split_batch, axis=1)
     def roll(tasks: TaskArrays, budget: jax.Array, index: jax.Array) -> Episodes:
         base = jax.random.key(DATA_SEED, impl=THREEFRY)
         return rollout(
@@ -99,6 +95,7 @@ def random_valid(splits: Mapping[str, Tasks], budgets: Sequence[int], settings: 
             budget,
             steps=steps,
             keys=lane_keys(base, index, budget.shape[1]),
+            sampled=True,
             settings=settings,
         )
 
@@ -114,6 +111,7 @@ def oracle_reference(
     """Repairs along the reference. A task is solved within K exactly when its distance is at most K."""
 
     @jax.jit
+    @split_batch
     def repair(tasks: TaskArrays, keys: jax.Array) -> oracle.OraclePath:
         one = lambda start, reference, key: oracle.repair(start, reference, key, MAX_BUDGET, settings)  # noqa: E731
         return jax.vmap(one)(tasks.start, tasks.reference, keys)
@@ -140,16 +138,16 @@ def oracle_reference(
 def oracle_search(
     splits: Mapping[str, Tasks], budgets: Sequence[int], width: int, settings: vm.Settings
 ) -> tuple[Outcomes, dict[str, float]]:
-    """Beam search for the targets, and the mean number of programs it ran for a task of each split.
+    """Search for the targets, and the mean number of programs it ran for a task of each split.
 
     The search to the largest budget contains that to each smaller one.
     """
     steps = max(*budgets, 1)
 
-    @jax.jit
-    def search(tasks: TaskArrays) -> beam.Search:
-        one = lambda task: beam.oracle_search(*task, steps=steps, width=width, settings=settings)  # noqa: E731
-        return jax.lax.map(one, (tasks.start, tasks.public, tasks.hidden), batch_size=SEARCH_BATCH)
+    @functools.partial(jax.jit, compiler_options=lowering.compiler_options())
+    @split_batch
+    def search(tasks: TaskArrays) -> Search:
+        return beam.search_tasks(tasks.start, tasks.public, tasks.hidden, steps, width, settings)
 
     parts, executions = [], {}
     for split, tasks in splits.items():
@@ -158,7 +156,7 @@ def oracle_search(
             for rows, arrays in chunks(tasks)
         ]
         edits, actions, programs = (np.concatenate(column) for column in zip(*found, strict=True))
-        executions[split] = float(np.mean(programs))
+        executions[split] = float(np.mean(programs[:, -1]))
         for k in budgets:
             steps_taken = np.where(edits <= k, edits, 0)
             parts.append(_rows("oracle_search", "verified", split, k, edits == 0, edits <= k, steps_taken, actions))
