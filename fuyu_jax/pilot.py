@@ -16,14 +16,14 @@ import vm
 from fuyu_jax.controller.build import build_controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
-from fuyu_jax.evaluate.measure import CHUNK, Labels, Roll, chunks, greedy, make_roll, measure_policy, pass_at
+from fuyu_jax.evaluate.measure import CHUNK, Labels, Roll, chunks, greedy, measure_policy, pass_at
 from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc, grpo_echo
 from fuyu_jax.learn.demos import THREEFRY, DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
-from fuyu_jax.learn.training import Params, Policy
+from fuyu_jax.policy import Params, Play, Policy, make_play
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
@@ -109,15 +109,15 @@ class Pilot:
         measured = [self._baselines()]
         results: dict[str, Any] = {"pass_at_8": {}}
         state_sets: dict[str, StateSet] = {"oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE)}
-        roll = make_roll(self.reader, max(*self.settings.budgets, BUDGET), self.settings.no_repeat)
+        play = make_play(self.reader, self.settings.no_repeat)
         diagnose = make_diagnose(self.reader)
         copied: dict[str, jax.Array] = {}  # the copied policy's log-probabilities on each set of states
-        for phase, params in self._phases():
+        for phase, params in self._phases(play):
             with Progress(f"measuring {phase}", len(self.splits)) as progress:
                 labels = Labels(self.settings.arm, phase, self.settings.seed)
                 measured.append(
                     measure_policy(
-                        greedy(roll, params),
+                        greedy(play, params),
                         self.splits,
                         self.settings.budgets,
                         labels,
@@ -125,7 +125,7 @@ class Pilot:
                     )
                 )
             if phase == "bc_policy":
-                state_sets["bc_states"] = self._visited(greedy(roll, params))
+                state_sets["bc_states"] = self._visited(greedy(play, params))
                 copied = {name: diagnose(params, states)[1] for name, states in state_sets.items()}
             for name, reference in copied.items():
                 accuracies, log_probs = diagnose(params, state_sets[name])
@@ -133,20 +133,20 @@ class Pilot:
                 self.record.diagnostics(phase, name, {**accuracies, "kl_to_bc": kl})
             if copied:
                 lanes = len(self.settings.budgets)
-                rates = pass_at(roll, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
+                rates = pass_at(play, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
                 results["pass_at_8"][phase] = rates
             self._write_tables(measured, results)
             self.folder.log(f"{phase}: {self._says(measured[-1])}")
         minutes = (time.monotonic() - started) / 60
         self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {peak_memory():.2f} GiB at most")
 
-    def _phases(self) -> Iterator[tuple[str, Params]]:
+    def _phases(self, play: Play) -> Iterator[tuple[str, Params]]:
         """Train, and hand out each phase's name and parameters as they are reached."""
         settings = self.settings
         run_key = jax.random.key(settings.seed, impl=THREEFRY)
         clone_key, update_key = (jax.random.fold_in(run_key, purpose) for purpose in (CLONING, UPDATING))
         demos = DemonstrationSource(self._stream(0), settings.seed, settings.demos)
-        cloning = bc.CloningOptions(
+        options = bc.CloningOptions(
             updates=settings.bc_updates,
             epochs=settings.bc_epochs,
             tasks=settings.batch_tasks,
@@ -154,15 +154,16 @@ class Pilot:
             learning_rate=settings.learning_rate,
             echo_weight=settings.echo_loss_weight,
         )
+        cloning = bc.Cloning(self.policy, demos, options)
         copied = self.params
         with Progress("copying", settings.bc_updates) as progress:
             report = self.record.updates("bc_policy", settings.bc_updates, progress)
-            epochs = bc.clone(self.policy, self.params, demos, cloning, clone_key, report)
+            epochs = bc.clone(cloning, self.params, clone_key, report)
             for epoch, copied in enumerate(epochs, start=1):
                 yield ("bc_policy" if epoch == settings.bc_epochs else f"bc_policy_e{epoch}"), copied
         if settings.arm == "bc":
             return
-        options = grpo_echo.GrpoOptions(
+        updating = grpo_echo.GrpoOptions(
             updates=settings.updates,
             rounds=settings.rounds,
             rollout_tasks=settings.rollout_tasks,
@@ -179,11 +180,11 @@ class Pilot:
             report = self.record.updates(settings.arm, settings.updates, progress)
             rounds = grpo_echo.improve(
                 self.policy,
+                play,
                 copied,
-                demos,
-                self._stream(1),
                 cloning,
-                options,
+                self._stream(1),
+                updating,
                 rollouts,
                 update_key,
                 report,

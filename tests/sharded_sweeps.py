@@ -13,9 +13,9 @@ from task_samples import tasks as sample_tasks
 import vm
 from fuyu_jax.controller import Controller
 from fuyu_jax.evaluate import baselines
-from fuyu_jax.evaluate.measure import CHUNK, lane_keys, make_roll
+from fuyu_jax.evaluate.measure import CHUNK, lane_keys
 from fuyu_jax.learn.experience import RolloutOptions, make_collect
-from fuyu_jax.learn.training import Policy
+from fuyu_jax.policy import Policy, make_play
 from fuyu_jax.qwen3 import Qwen3, Qwen3Config, resolve_model
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.prompts import longest_prompt, token_table
@@ -71,7 +71,7 @@ def rollouts():
     tasks = some_tasks(8)
     budget = jnp.broadcast_to(jnp.array([4, 2], jnp.int32), (8, 2))
     keys = lane_keys(KEY, jnp.arange(8), 2)
-    roll = make_roll(policy, 4, no_repeat=True)
+    roll = make_play(policy, no_repeat=True)
     return {
         "greedy": digest(roll(params, tasks, budget, keys, jnp.asarray(False))),
         "sampled": digest(roll(params, tasks, budget, keys, jnp.asarray(True))),
@@ -81,7 +81,11 @@ def rollouts():
 def experience():
     """Decisions of sampled episodes with everything that is learned from them."""
     policy, params = small_policy()
-    collect = make_collect(policy, RolloutOptions(group=2, states=2, reward="reachability", no_repeat=True))
+    collect = make_collect(
+        policy,
+        make_play(policy, no_repeat=True),
+        RolloutOptions(group=2, states=2, reward="reachability", no_repeat=True),
+    )
     return {"experience": digest(collect(params, params, some_tasks(8), KEY)[0])}
 
 

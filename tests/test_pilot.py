@@ -90,10 +90,10 @@ def test_the_report_shows_the_original_beside_ours(run):
 
 def test_big_functions_are_compiled_once(run):
     _, compiled = run
-    once = ("clone_update", "grpo_update", "roll_out", "diagnose", "search", "repair")
+    once = ("clone_gradient", "grpo_gradient", "take_step", "credit", "score", "diagnose", "search", "repair")
     assert {name: compiled[name] for name in once} == dict.fromkeys(once, 1)
-    # `roll` is one function for the random baseline, one for argmax and one for sampled episodes.
-    assert compiled["roll"] == 3
+    # Argmax and sampled episodes share one function; the group of a rollout is another batch than the budgets here.
+    assert compiled["play"] == 2
 
 
 def test_a_folder_in_use_is_refused(run, capsys):

@@ -53,11 +53,17 @@ def build_controller(model: str, settings: Settings, *, examples: int, show_targ
             f"the tokenizer in {folder} gives token {highest}, but its model has {config.vocab_size} embeddings; "
             "use a tokenizer and weights of one model."
         )
-    rngs = nnx.Rngs(key)
-    trunk = Qwen3(config, rngs=rngs) if model == TINY else load_qwen3(folder)
-    weights = "drawn at random" if model == TINY else source_sha256(folder)
+    trunk = None if model == TINY else load_qwen3(folder)
+    weights = "drawn at random" if trunk is None else source_sha256(folder)
+
+    @nnx.jit  # drawing each weight on its own would compile each shape on its own
+    def draw(trunk: Qwen3 | None, key: jax.Array) -> Controller:
+        rngs = nnx.Rngs(key)
+        body = Qwen3(config, rngs=rngs) if trunk is None else trunk
+        return Controller(body, settings, examples=examples, show_targets=show_targets, rngs=rngs)
+
     return Built(
-        Controller(trunk, settings, examples=examples, show_targets=show_targets, rngs=rngs),
+        draw(trunk, key),
         tokens,
         {"name": model, "weights": weights, "layers": config.num_hidden_layers, "hidden_size": config.hidden_size},
     )

@@ -15,7 +15,8 @@ from fuyu_jax.learn.losses.echo import echo_loss
 from fuyu_jax.learn.losses.policy_gradient import exact_kl
 from fuyu_jax.learn.losses.reduce import masked_mean
 from fuyu_jax.learn.states import States
-from fuyu_jax.learn.training import Metrics, Params, Policy
+from fuyu_jax.learn.training import Metrics
+from fuyu_jax.policy import Params, Policy
 from vm.tasks import TaskArrays
 from vm.types import NUM_OPCODES, Settings
 

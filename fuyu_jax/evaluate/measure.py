@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.learn.demos import THREEFRY
-from fuyu_jax.learn.training import Params, Policy
-from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
-from fuyu_jax.sharding import split_batch
+from fuyu_jax.policy import Params, Play
+from fuyu_jax.rollout import Episodes
 from vm.tasks import TaskArrays, Tasks
 
 MODES = ("forced", "learned", "value_gated", "verified")
@@ -31,40 +29,14 @@ class Labels(NamedTuple):
 
 
 Roll = Callable[[TaskArrays, jax.Array, jax.Array], Episodes]  # B tasks, budgets [B, G], task indices [B]
-PolicyRoll = Callable[[Params, TaskArrays, jax.Array, jax.Array, jax.Array], Episodes]
 
 
-def make_roll(policy: Policy, steps: int, no_repeat: bool) -> PolicyRoll:
-    """A jitted function of parameters, B tasks, budgets int32 `[B, G]`, a key for each lane, and whether to sample.
-
-    Sampled episodes may stop; argmax episodes never do. Both share one compilation.
-    """
-
-    @jax.jit
-    @functools.partial(split_batch, shared=(0, 4), axis=1)
-    def roll(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array, sampled: jax.Array) -> Episodes:
-        return rollout(
-            policy.reader(params, tasks)[1],
-            tasks.public,
-            tasks.hidden,
-            repeat_lanes(tasks.start, budget.shape[1]),
-            budget,
-            steps=steps,
-            keys=keys,
-            sampled=sampled,
-            no_repeat=no_repeat,
-            settings=policy.settings,
-        )
-
-    return roll
-
-
-def greedy(roll: PolicyRoll, params: Params) -> Roll:
+def greedy(play: Play, params: Params) -> Roll:
     """Argmax episodes of one policy."""
 
     def best(tasks: TaskArrays, budget: jax.Array, index: jax.Array) -> Episodes:
         keys = lane_keys(jax.random.key(0, impl=THREEFRY), index, budget.shape[1])
-        return roll(params, tasks, budget, keys, jnp.asarray(False))
+        return play(params, tasks, budget, keys, jnp.asarray(False))
 
     return best
 
@@ -201,7 +173,7 @@ def measure_policy(
 
 
 def pass_at(
-    roll: PolicyRoll,
+    play: Play,
     params: Params,
     splits: Mapping[str, Tasks],
     budget: int,
@@ -221,7 +193,7 @@ def pass_at(
         won = []
         for draw in range(-(-samples // lanes)):
             keys = lane_keys(jax.random.fold_in(base, draw), jnp.arange(CHUNK), lanes)
-            won.append(np.asarray(roll(params, arrays, budgets, keys, jnp.asarray(True)).solved[-1]))
+            won.append(np.asarray(play(params, arrays, budgets, keys, jnp.asarray(True)).solved[-1]))
         any_won = np.concatenate(won, axis=1)[: rows.stop, :samples].any(axis=1)
         rates[split] = float(any_won.mean())
     return rates

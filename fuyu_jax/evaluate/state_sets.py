@@ -20,28 +20,17 @@ SEED = 0
 def oracle_path_states(tasks: TaskArrays, settings: Settings) -> StateSet:
     """States on the oracle's repairs of B tasks."""
     path_key, state_key = jax.random.split(jax.random.key(SEED, impl=THREEFRY))
-
-    @jax.jit
-    def make(tasks: TaskArrays) -> StateSet:
-        index = jnp.arange(tasks.family.shape[0])
-        paths = lane_keys(path_key, index, 1)[:, 0]
-        return StateSet(tasks, oracle_states(tasks, paths, state_key, STATES_A_TASK, settings))
-
-    return make(tasks)
+    paths = lane_keys(path_key, jnp.arange(tasks.family.shape[0]), 1)[:, 0]
+    return StateSet(tasks, oracle_states(tasks, paths, state_key, STATES_A_TASK, settings))
 
 
 def visited_states(tasks: TaskArrays, episodes: Episodes, budget: jax.Array, settings: Settings) -> StateSet:
-    """States that episodes with one lane and budget int32 `[B, 1]` for each of B tasks passed through."""
-
-    @jax.jit
-    def make(tasks: TaskArrays, episodes: Episodes, budget: jax.Array) -> StateSet:
-        length = jnp.sum(episodes.active, axis=0)[:, 0]  # [B]
-        keys = jax.random.split(jax.random.key(SEED, impl=THREEFRY), length.shape[0])
-        step = jax.vmap(lambda key, count: spread_steps(key, count, STATES_A_TASK))(keys, length)  # [B, S]
-        row = jnp.arange(length.shape[0], dtype=jnp.int32)[:, None]
-        program = jax.tree.map(lambda leaf: leaf[step, row, 0], episodes.program)
-        weight = jnp.broadcast_to((length > 0)[:, None], step.shape).astype(jnp.float32)
-        states = label_states(tasks, program, episodes.action[step, row, 0], step, budget - step, weight, settings)
-        return StateSet(tasks, states)
-
-    return make(tasks, episodes, budget)
+    """States that the first of the episodes of each of B tasks passed through; budgets are int32 `[B, 1]`."""
+    length = jnp.sum(episodes.active, axis=0)[:, 0]  # [B]
+    keys = jax.random.split(jax.random.key(SEED, impl=THREEFRY), length.shape[0])
+    step = jax.vmap(lambda key, count: spread_steps(key, count, STATES_A_TASK))(keys, length)  # [B, S]
+    row = jnp.arange(length.shape[0], dtype=jnp.int32)[:, None]
+    program = jax.tree.map(lambda leaf: leaf[step, row, 0], episodes.program)
+    weight = jnp.broadcast_to((length > 0)[:, None], step.shape).astype(jnp.float32)
+    states = label_states(tasks, program, episodes.action[step, row, 0], step, budget - step, weight, settings)
+    return StateSet(tasks, states)

@@ -14,9 +14,10 @@ from fuyu_jax.controller import action_log_probs
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from fuyu_jax.learn.losses.policy_gradient import group_advantages, same_state_advantages, step_rewards
 from fuyu_jax.learn.states import States, label_states, spread_steps
-from fuyu_jax.learn.training import Metrics, Params, Policy
-from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
-from fuyu_jax.sharding import gather, split_batch
+from fuyu_jax.learn.training import Metrics
+from fuyu_jax.policy import Params, Play, Policy
+from fuyu_jax.rollout import Episodes
+from fuyu_jax.sharding import gather
 from vm import oracle
 from vm.tasks import TaskArrays
 
@@ -162,7 +163,7 @@ class _Decisions(NamedTuple):
 Collect = Callable[[Params, Params, TaskArrays, jax.Array], tuple[Experience, Metrics]]
 
 
-def make_collect(policy: Policy, options: RolloutOptions) -> Collect:
+def make_collect(policy: Policy, play: Play, options: RolloutOptions) -> Collect:
     """A function of the parameters, the copied policy's, tasks and a key, which makes one turn's experience.
 
     It rolls out a group for each task, credits the decisions, samples those to train on and scores them with both
@@ -170,8 +171,8 @@ def make_collect(policy: Policy, options: RolloutOptions) -> Collect:
     """
 
     @jax.jit
-    def roll_out(params: Params, tasks: TaskArrays, key: jax.Array) -> tuple[_Decisions, Metrics]:
-        return _roll_out(policy, params, tasks, key, options)
+    def credit(tasks: TaskArrays, episodes: Episodes, budget: jax.Array, key: jax.Array) -> tuple[_Decisions, Metrics]:
+        return _credit(tasks, episodes, budget, key, options, policy.settings)
 
     @jax.jit
     def score(params: Params, tasks: TaskArrays, states: States, allowed: jax.Array) -> jax.Array:
@@ -179,7 +180,12 @@ def make_collect(policy: Policy, options: RolloutOptions) -> Collect:
         return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
 
     def collect(params: Params, reference: Params, tasks: TaskArrays, key: jax.Array) -> tuple[Experience, Metrics]:
-        chosen, signals = gather(roll_out(params, tasks, key))
+        lanes = (tasks.family.shape[0], options.group)
+        budget_key, lane_key, sample_key = jax.random.split(key, 3)
+        budget = jax.random.randint(budget_key, (lanes[0], 1), 1, MAX_BUDGET + 1)
+        budget = jnp.broadcast_to(budget, lanes)
+        episodes = gather(play(params, tasks, budget, jax.random.split(lane_key, lanes), jnp.asarray(True)))
+        chosen, signals = credit(tasks, episodes, budget, sample_key)
         states = label_states(
             tasks, chosen.program, chosen.action, chosen.step, chosen.budget, chosen.weight, policy.settings
         )
@@ -190,32 +196,17 @@ def make_collect(policy: Policy, options: RolloutOptions) -> Collect:
     return collect
 
 
-def _roll_out(
-    policy: Policy, params: Params, tasks: TaskArrays, key: jax.Array, options: RolloutOptions
+def _credit(
+    tasks: TaskArrays,
+    episodes: Episodes,
+    budget: jax.Array,
+    key: jax.Array,
+    options: RolloutOptions,
+    settings: vm.Settings,
 ) -> tuple[_Decisions, Metrics]:
-    """Roll out a group for each task, credit its decisions, and sample those to train on."""
-    count, group = tasks.family.shape[0], options.group
-    budget_key, lane_key, sample_key = jax.random.split(key, 3)
-    budget = jax.random.randint(budget_key, (count, 1), 1, MAX_BUDGET + 1)
-    budget = jnp.broadcast_to(budget, (count, group))
-
-    def play(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array) -> Episodes:
-        return rollout(
-            policy.reader(params, tasks)[1],
-            tasks.public,
-            tasks.hidden,
-            repeat_lanes(tasks.start, group),
-            budget,
-            steps=MAX_BUDGET,
-            keys=keys,
-            sampled=True,
-            no_repeat=options.no_repeat,
-            settings=policy.settings,
-        )
-
-    keys = jax.random.split(lane_key, (count, group))
-    episodes = split_batch(play, shared=(0,), axis=1)(params, tasks, budget, keys)
-    distance = _distances(episodes.program, tasks.reference, policy.settings)
+    """Credit the decisions of a group of rollouts for each task, and sample those to train on."""
+    count, group = budget.shape
+    distance = _distances(episodes.program, tasks.reference, settings)
     time_last = lambda leaf: jnp.moveaxis(leaf, 0, 2)  # noqa: E731
     potential = potentials(options.reward, episodes, distance, budget, tasks.public.targets.type.shape[-1])
     stopped = episodes.active & (episodes.action == 0)
@@ -227,7 +218,7 @@ def _roll_out(
 
     length = jnp.sum(episodes.active, axis=0)  # [B, G]
     sample = jax.vmap(jax.vmap(lambda k, n: spread_steps(k, n, options.states)))
-    step = sample(jax.random.split(sample_key, (count, group)), length)  # [B, G, S]
+    step = sample(jax.random.split(key, (count, group)), length)  # [B, G, S]
     b = jnp.arange(count, dtype=jnp.int32).reshape(-1, 1, 1)
     g = jnp.arange(group, dtype=jnp.int32).reshape(1, -1, 1)
     flat = lambda leaf: leaf.reshape(count, group * options.states, *leaf.shape[3:])  # noqa: E731

@@ -15,6 +15,8 @@ from vm import oracle
 from vm.observation import Observation, join_examples, observe, run_all
 from vm.tasks import TaskArrays
 
+BLOCK = 256  # states that are labelled together
+
 
 class States(NamedTuple):
     """S states behind each of B prompts; leading axes `[B, S]`.
@@ -42,7 +44,6 @@ class States(NamedTuple):
     weight: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames="settings")
 def label_states(
     tasks: TaskArrays,
     program: vm.Program,
@@ -54,7 +55,8 @@ def label_states(
 ) -> States:
     """Observe programs, ask the oracle and the verifier about them, and run the edit that was taken.
 
-    Compiled once for each shape and shared by all that learn from states or measure on them.
+    States are labelled in blocks of one size, so that all that learn from states or measure on them share one
+    compilation.
 
     Args:
       tasks: B tasks.
@@ -66,6 +68,31 @@ def label_states(
       settings: static sizes.
     """
     chex.assert_equal_shape([action, step, budget, weight])
+
+    count, samples = action.shape
+    row = jnp.repeat(jnp.arange(count, dtype=jnp.int32), samples)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (program, action, step, budget, weight))
+    size = BLOCK if row.shape[0] % BLOCK == 0 else row.shape[0]
+    blocks = []
+    for first in range(0, row.shape[0], size):
+        part = jax.tree.map(lambda leaf, first=first: leaf[first : first + size], (row, *flat))
+        blocks.append(_label_block(tasks, *part, settings=settings))
+    whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks) if len(blocks) > 1 else blocks[0]
+    return jax.tree.map(lambda leaf: leaf.reshape(count, samples, *leaf.shape[1:]), whole)
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def _label_block(
+    tasks: TaskArrays,
+    row: jax.Array,
+    program: vm.Program,
+    action: jax.Array,
+    step: jax.Array,
+    budget: jax.Array,
+    weight: jax.Array,
+    settings: vm.Settings,
+) -> States:
+    """Label M states of the tasks at `row` `[M]`; see `label_states`, with `[M]` in place of `[B, S]`."""
 
     def one(
         program: vm.Program,
@@ -85,9 +112,9 @@ def label_states(
         valid = vm.valid_actions(program, settings)[1:]
         return seen, valid, teaching.teacher[1:], teaching.distance, solved, after.output, after.status
 
-    over_states = jax.vmap(one, (0, 0, 0, 0, None, None, None))
-    seen, valid, teacher, distance, solved, outputs, status = jax.vmap(over_states)(
-        program, action, step, budget, tasks.public, join_examples(tasks.public, tasks.hidden), tasks.reference
+    public, hidden, reference = jax.tree.map(lambda leaf: leaf[row], (tasks.public, tasks.hidden, tasks.reference))
+    seen, valid, teacher, distance, solved, outputs, status = jax.vmap(one)(
+        program, action, step, budget, public, join_examples(public, hidden), reference
     )
     return States(
         seen=seen,

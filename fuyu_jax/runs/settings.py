@@ -127,15 +127,7 @@ class PilotSettings:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "bc_updates": 8,
-        "updates": 4,
-        "batch_tasks": 16,
-        "rollout_tasks": 16,
-        "rollout_batch": 8,
-        "eval_tasks": 16,
-        "oracle_width": 1,
-    },
+    "smoke": {"bc_updates": 8, "updates": 4, "eval_tasks": 16, "oracle_width": 1},
     "pilot": {},
     "original": {"demos": 32, "eval_tasks": 16, "budgets": (0, 4, 8), "start": "blank"},
     "study": {"bc_updates": 1000, "updates": 800, "rounds": 2},

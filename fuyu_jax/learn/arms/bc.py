@@ -10,15 +10,8 @@ import jax
 from fuyu_jax.learn.demos import Demonstrations, DemonstrationSource
 from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
 from fuyu_jax.learn.states import States, oracle_states
-from fuyu_jax.learn.training import (
-    Metrics,
-    Params,
-    Policy,
-    TrainState,
-    apply_update,
-    make_optimizer,
-    start_training,
-)
+from fuyu_jax.learn.training import Metrics, learning_rates, start_training, take_step
+from fuyu_jax.policy import Params, Policy
 
 Report = Callable[[int, Metrics], None]  # called after each update with its number, from 1
 
@@ -30,7 +23,8 @@ class CloningOptions:
     Attributes:
       updates: optimiser steps in all, divided evenly among `epochs`.
       epochs: parts after each of which the policy is handed out.
-      tasks: tasks in an update; states: states of each task's repair in an update.
+      tasks: tasks in an update.
+      states: states of each task's repair in an update.
       learning_rate: peak.
       echo_weight: weight of the ECHO loss.
       weights: of the supervised terms.
@@ -45,61 +39,55 @@ class CloningOptions:
     weights: ImitationWeights = ImitationWeights()
 
 
-def cloning_states(policy: Policy, demonstrations: Demonstrations, key: jax.Array, options: CloningOptions) -> States:
-    """States of an update, from the oracle's repairs that the demonstrations show."""
-    return oracle_states(demonstrations.tasks, demonstrations.path_keys, key, options.states, policy.settings)
+class Cloning:
+    """The gradient of the cloning loss on the next demonstrations; arms that replay them share its compilation."""
+
+    def __init__(self, policy: Policy, source: DemonstrationSource, options: CloningOptions) -> None:
+        """Demonstrations come from `source`, in order."""
+        self.options = options
+        self._policy, self._source = policy, source
+
+        @jax.jit
+        def clone_gradient(params: Params, demonstrations: Demonstrations, states: States) -> tuple[Params, Metrics]:
+            return jax.grad(lambda p: self._loss(p, demonstrations, states), has_aux=True)(params)
+
+        self._gradient = clone_gradient
+
+    def gradient(self, params: Params, key: jax.Array) -> tuple[Params, Metrics]:
+        """Gradient and loss terms on the next demonstrations; the key decides which states of each repair are shown."""
+        demonstrations = self._source.next_batch(self.options.tasks)
+        states = oracle_states(
+            demonstrations.tasks, demonstrations.path_keys, key, self.options.states, self._policy.settings
+        )
+        return self._gradient(params, demonstrations, states)
+
+    def _loss(self, params: Params, demonstrations: Demonstrations, states: States) -> tuple[jax.Array, Metrics]:
+        controller, read = self._policy.reader(params, demonstrations.tasks)
+        readout = read(states.seen)
+        terms = imitation_terms(readout, states, self.options.weights)
+        echo, echo_accuracy = echo_terms(controller, readout, states)
+        loss = terms["loss"] + self.options.echo_weight * echo
+        tokens = self._policy.count_tokens(demonstrations.tasks, states.weight)
+        return loss, {**terms, "loss": loss, "echo_loss": echo, "echo_accuracy": echo_accuracy, "tokens": tokens}
 
 
-def cloning_loss(
-    policy: Policy,
-    params: Params,
-    demonstrations: Demonstrations,
-    states: States,
-    options: CloningOptions,
-) -> tuple[jax.Array, Metrics]:
-    """The loss on states of the oracle's repairs, and its terms."""
-    controller, read = policy.reader(params, demonstrations.tasks)
-    readout = read(states.seen)
-    terms = imitation_terms(readout, states, options.weights)
-    echo, echo_accuracy = echo_terms(controller, readout, states)
-    loss = terms["loss"] + options.echo_weight * echo
-    tokens = policy.count_tokens(demonstrations.tasks, states.weight)
-    return loss, {**terms, "loss": loss, "echo_loss": echo, "echo_accuracy": echo_accuracy, "tokens": tokens}
-
-
-def clone(
-    policy: Policy,
-    params: Params,
-    source: DemonstrationSource,
-    options: CloningOptions,
-    key: jax.Array,
-    report: Report,
-) -> Iterator[Params]:
+def clone(cloning: Cloning, params: Params, key: jax.Array, report: Report) -> Iterator[Params]:
     """Train on the oracle's repairs and hand out the parameters after each epoch.
 
     Args:
-      policy: the controller's structure and tokens.
+      cloning: demonstrations, sizes and weights.
       params: where to start.
-      source: demonstrations.
-      options: sizes and weights.
-      key: typed key; decides which states of each repair are shown.
+      key: typed key.
       report: called after each update.
     """
-    optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
-
-    @jax.jit
-    def clone_update(state: TrainState, demonstrations: Demonstrations, states: States) -> tuple[TrainState, Metrics]:
-        return apply_update(
-            state, optimizer, lambda params: cloning_loss(policy, params, demonstrations, states, options)
-        )
-
-    state = start_training(params, optimizer)
+    options = cloning.options
+    rate = learning_rates(options.learning_rate, options.updates)
+    state = start_training(params)
     done = 0
     for epoch in range(1, options.epochs + 1):
         while done < options.updates * epoch // options.epochs:
-            demonstrations = source.next_batch(options.tasks)
-            states = cloning_states(policy, demonstrations, jax.random.fold_in(key, done), options)
-            state, metrics = clone_update(state, demonstrations, states)
+            gradient, metrics = cloning.gradient(state.params, jax.random.fold_in(key, done))
             done += 1
-            report(done, metrics)
+            state, step = take_step(state, gradient, rate(done))
+            report(done, {**metrics, **step})
         yield state.params

@@ -16,22 +16,13 @@ import jax.numpy as jnp
 import optax
 
 from fuyu_jax.controller import Readout, action_log_probs
-from fuyu_jax.learn.arms.bc import CloningOptions, Report, cloning_loss, cloning_states
-from fuyu_jax.learn.demos import Demonstrations, DemonstrationSource
+from fuyu_jax.learn.arms.bc import Cloning, Report
 from fuyu_jax.learn.experience import Experience, RolloutOptions, make_collect, taken
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, entropy, exact_kl
 from fuyu_jax.learn.losses.reduce import masked_mean
 from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
-from fuyu_jax.learn.states import States
-from fuyu_jax.learn.training import (
-    Metrics,
-    Params,
-    Policy,
-    TrainState,
-    apply_update,
-    make_optimizer,
-    start_training,
-)
+from fuyu_jax.learn.training import Metrics, add_scaled, learning_rates, start_training, take_step
+from fuyu_jax.policy import Params, Play, Policy
 from vm.streams import TaskStream
 
 
@@ -94,10 +85,10 @@ def policy_terms(readout: Readout, batch: Experience, options: GrpoOptions) -> M
 
 def improve(
     policy: Policy,
+    play: Play,
     params: Params,
-    source: DemonstrationSource,
+    cloning: Cloning,
     stream: TaskStream,
-    cloning: CloningOptions,
     options: GrpoOptions,
     rollouts: RolloutOptions,
     key: jax.Array,
@@ -108,10 +99,10 @@ def improve(
 
     Args:
       policy: the controller's structure and tokens.
+      play: the episodes of its controller.
       params: the copied policy, which also stays the reference of the KL.
-      source: demonstrations for the replay.
+      cloning: the cloning that made the policy; its demonstrations are replayed.
       stream: train tasks to roll out.
-      cloning: the cloning that made the policy; its loss is the replay's.
       options: sizes and weights of the updates.
       rollouts: how experience is made.
       key: typed key.
@@ -119,14 +110,12 @@ def improve(
       report_signals: called after each turn's rollouts, with the number of updates made before.
     """
     roll_key, replay_key = jax.random.split(key)
-    optimizer = make_optimizer(options.learning_rate, options.updates, warmup=options.updates // 20 + 1)
-
-    collect = make_collect(policy, rollouts)
+    rate = learning_rates(options.learning_rate, options.updates)
+    collect = make_collect(policy, play, rollouts)
+    replay_weight = jnp.float32(options.replay_weight)
 
     @jax.jit
-    def grpo_update(
-        state: TrainState, turn: Experience, first: jax.Array, demonstrations: Demonstrations, copied: States
-    ) -> tuple[TrainState, Metrics]:
+    def grpo_gradient(params: Params, turn: Experience, first: jax.Array) -> tuple[Params, Metrics]:
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
 
         def loss(params: Params) -> tuple[jax.Array, Metrics]:
@@ -135,7 +124,6 @@ def improve(
             terms = policy_terms(readout, batch, options)
             anchor = imitation_terms(readout, batch.states, options.weights)
             echo, echo_accuracy = echo_terms(controller, readout, batch.states)
-            replay, replay_terms = cloning_loss(policy, params, demonstrations, copied, cloning)
             total = (
                 terms["policy_loss"]
                 + options.kl_weight * terms["kl_loss"]
@@ -143,22 +131,15 @@ def improve(
                 + options.value_weight * terms["value_loss"]
                 + options.anchor_weight * anchor["loss"]
                 + options.echo_weight * echo
-                + options.replay_weight * replay
             )
             supervised = {name: anchor[name] for name in ("edit_loss", "stop_loss", "distance_loss")}
-            extra = {
-                "loss": total,
-                "anchor_loss": anchor["loss"],
-                "replay_loss": replay,
-                "echo_loss": echo,
-                "echo_accuracy": echo_accuracy,
-                "tokens": policy.count_tokens(batch.tasks, batch.states.weight) + replay_terms["tokens"],
-            }
-            return total, {**terms, **supervised, **extra}
+            tokens = policy.count_tokens(batch.tasks, batch.states.weight)
+            own = {"loss": total, "anchor_loss": anchor["loss"], "echo_loss": echo, "echo_accuracy": echo_accuracy}
+            return total, {**terms, **supervised, **own, "tokens": tokens}
 
-        return apply_update(state, optimizer, loss)
+        return jax.grad(loss, has_aux=True)(params)
 
-    state = start_training(params, optimizer)
+    state = start_training(params)
     done = 0
     for round_number in range(1, options.rounds + 1):
         while done < options.updates * round_number // options.rounds:
@@ -167,9 +148,10 @@ def improve(
             report_signals(done, signals)
             for part in range(min(options.updates_per_turn, options.updates - done)):
                 first = part * options.batch_tasks % options.rollout_tasks
-                demonstrations = source.next_batch(cloning.tasks)
-                copied = cloning_states(policy, demonstrations, jax.random.fold_in(replay_key, done), cloning)
-                state, metrics = grpo_update(state, turn, jnp.int32(first), demonstrations, copied)
+                gradient, metrics = grpo_gradient(state.params, turn, jnp.int32(first))
+                replayed, replay = cloning.gradient(state.params, jax.random.fold_in(replay_key, done))
                 done += 1
-                report(done, metrics)
+                state, step = take_step(state, add_scaled(gradient, replayed, replay_weight), rate(done))
+                tokens = metrics["tokens"] + replay["tokens"]
+                report(done, {**metrics, **step, "replay_loss": replay["loss"], "tokens": tokens})
         yield state.params
