@@ -9,8 +9,9 @@ pilot: .venv/installed
 smoke: .venv/installed
 	$(BIN)/python experiments/pilot.py --preset smoke $(ARGS)
 
+# Two workers: most of the suite's time is compilation, which uses one core.
 test: .venv/installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow $(ARGS)
