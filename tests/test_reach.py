@@ -166,3 +166,10 @@ def test_other_numbers_of_edits_are_refused():
     task = (jax.tree.map(lambda x: x[0], tree) for tree in stack_cases(CASES[:1]))
     with pytest.raises(ValueError, match="k=3"):
         reach(*task, 3, SETTINGS)
+
+
+def test_too_many_public_examples_are_refused():
+    start, public, hidden = (jax.tree.map(lambda x: x[0], tree) for tree in stack_cases(CASES[:1]))
+    many = jax.tree.map(lambda x: np.repeat(np.asarray(x), 100, axis=0), public)
+    with pytest.raises(ValueError, match="200 examples"):
+        reach(start, many, hidden, 1, SETTINGS)

@@ -152,7 +152,12 @@ def walk(
 
     Returns:
       The tree of `finish`, its leaves `[C, ...]` now `[L, B * C, ...]`; zeros for slots that were not tried.
+
+    Raises:
+      ValueError: for too many examples.
     """
+    if (examples := inputs.type.shape[0]) > lowering.CHUNK:
+        raise ValueError(f"{examples} examples are too many to walk side by side; use at most {lowering.CHUNK}.")
     slots = jnp.arange(1, settings.slots + 1, dtype=jnp.int32)
     last = jnp.max(jnp.where(wanted, slots, 0))
     end = jnp.max(jnp.where(program.op != 0, slots, 0))

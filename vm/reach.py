@@ -57,13 +57,13 @@ def reach(start: Program, public: Examples, hidden: Examples, k: int, settings: 
 
     Args:
       start: int32 `[L]` fields.
-      public: the examples that all candidates run on, `[E]`, at least one.
+      public: the examples that all candidates run on, `[E]`, 1 to `lowering.CHUNK` of them.
       hidden: those that only candidates that are right on the public ones run on, `[H]`.
       k: static, 1 or 2.
       settings: the machine's sizes.
 
     Raises:
-      ValueError: for another k.
+      ValueError: for another k, or too many public examples.
     """
     if k not in (1, EXACT_EDITS):
         raise ValueError(f"reach(k={k}) is not exact; use k=1 or k={EXACT_EDITS}.")
