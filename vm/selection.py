@@ -17,7 +17,7 @@ from vm.types import Program, Value
 
 Behaviour = tuple[int, int]
 GROUP = 64  # judged candidates that are looked at together
-_DIFFERING = 2  # public examples on which the outputs of a pair differ, at least
+_DIFFERING = 2  # public examples on which the outputs of a pair differ, at least; all, where there are fewer
 
 
 def select(recipe: Recipe, count: int, log: ReasonLog) -> Judged:
@@ -102,7 +102,7 @@ def _judged_partners(group: Judged, recipe: Recipe, public: int) -> tuple[np.nda
     indices, source, targets = rows((group.indices, group.candidate.program, group.targets), row)
     inputs, partner_targets, reason = in_chunks(judge, JUDGED, indices, source, candidate)
     differing = _differ(targets, partner_targets)[:, :public].sum(axis=1)
-    good = np.flatnonzero((reason == ACCEPTED) & (differing >= _DIFFERING))
+    good = np.flatnonzero((reason == ACCEPTED) & (differing >= min(_DIFFERING, public)))
     return row[good], rows(Judged(indices, candidate, inputs, partner_targets), good)
 
 

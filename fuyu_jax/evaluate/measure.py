@@ -47,14 +47,14 @@ def lane_keys(key: jax.Array, index: jax.Array, lanes: int) -> jax.Array:
 
 
 def chunks(tasks: Tasks, size: int = CHUNK) -> list[tuple[slice, TaskArrays]]:
-    """The tasks in parts of one size; the last is filled up with its own first tasks, so that nothing recompiles.
+    """The tasks in parts of one size; the last is filled up with its own tasks again, so that nothing recompiles.
 
     Each part comes with the slice of the tasks that it holds first.
     """
     parts = []
     for first in range(0, len(tasks), size):
         rows = np.arange(first, first + size)
-        rows = np.where(rows < len(tasks), rows, first)
+        rows = first + (rows - first) % (len(tasks) - first)
         part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], tasks.arrays)
         parts.append((slice(first, min(first + size, len(tasks))), part))
     return parts

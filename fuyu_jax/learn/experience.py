@@ -19,6 +19,7 @@ from fuyu_jax.policy import Params, Play, Policy
 from fuyu_jax.rollout import Episodes
 from fuyu_jax.sharding import gather
 from vm import oracle
+from vm.beam import hash_numbers
 from vm.tasks import TaskArrays
 
 
@@ -88,15 +89,6 @@ def _reachable(distance: jax.Array, budget: jax.Array) -> jax.Array:
     return distance <= budget[None] - spent
 
 
-def _state_hash(program: vm.Program) -> jax.Array:
-    """A 32-bit hash of each program `[..., L]`."""
-    numbers = jnp.concatenate([program.op, program.arg], axis=-1).astype(jnp.uint32)
-    result = jnp.full(numbers.shape[:-1], 2166136261, jnp.uint32)
-    for i in range(numbers.shape[-1]):
-        result = (result ^ numbers[..., i]) * jnp.uint32(16777619)  # FNV-1a over words
-    return result
-
-
 def advantages(episodes: Episodes, rewards: jax.Array, trajectory_weight: float, limit: float) -> jax.Array:
     """Credit of every decision, float32 `[T, B, G]`: its own step's against the same state, and its trajectory's.
 
@@ -108,8 +100,9 @@ def advantages(episodes: Episodes, rewards: jax.Array, trajectory_weight: float,
     """
     steps, tasks, group = rewards.shape
     flat = lambda leaf: jnp.moveaxis(leaf, 1, 0).reshape(tasks, steps * group)  # noqa: E731
-    before = jax.tree.map(lambda leaf: leaf[:-1], episodes.program)
-    by_step = jax.vmap(same_state_advantages)(flat(rewards), flat(_state_hash(before)), flat(episodes.active))
+    numbers = jnp.concatenate([episodes.program.op, episodes.program.arg], axis=-1)[:-1]  # [T, B, G, 2 L]
+    state = hash_numbers(numbers)
+    by_step = jax.vmap(same_state_advantages)(flat(rewards), flat(state), flat(episodes.active))
     by_step = jnp.moveaxis(by_step.reshape(tasks, steps, group), 0, 1)
     by_trajectory = group_advantages(jnp.sum(rewards, axis=0))  # [B, G]
     total = by_step + trajectory_weight * by_trajectory[None]
