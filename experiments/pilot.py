@@ -1,9 +1,6 @@
 """Copy the oracle, run a decision update, measure both, report: `python experiments/pilot.py --help`."""
 
-import sys
-
-from fuyu_jax.pilot import main
-from fuyu_jax.runs.errors import run_main
+from fuyu_jax.runs.errors import run_script
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    run_script("fuyu_jax.pilot")

@@ -211,7 +211,8 @@ class Pilot:
             found, executions = baselines.oracle_search(self.splits, settings.budgets, settings.oracle_width, MACHINE)
             rows.append(found)
             progress.update()
-        self.folder.log(f"baselines: the oracle's search ran {executions} programs a task")
+        programs = ", ".join(f"{split} {count:,.0f}" for split, count in executions.items())
+        self.folder.log(f"baselines: programs that the oracle's search ran for a task: {programs}")
         return Outcomes.concatenate(rows)
 
     def _diagnostic_tasks(self) -> Any:

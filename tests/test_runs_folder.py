@@ -15,7 +15,21 @@ from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder, run_number
 from fuyu_jax.runs.tables import append_csv, format_cell, read_csv, to_csv, to_number
 
-ODD_LABELS = ["none", "NA", "nan", "null", "None", "007", "1e5", 'a "b", c\nd', "", " x ", "#", "é|*"]
+ODD_LABELS = [
+    "carriage\rreturn",
+    "none",
+    "NA",
+    "nan",
+    "null",
+    "None",
+    "007",
+    "1e5",
+    'a "b", c\nd',
+    "",
+    " x ",
+    "#",
+    "é|*",
+]
 
 
 def test_runs_number_themselves(tmp_path):
@@ -80,9 +94,14 @@ def test_a_finished_run_is_not_written_over(tmp_path):
 @pytest.mark.parametrize("out", ["file", "file/inside"])
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path, out):
     (tmp_path / "file").write_text("text")
-    with pytest.raises(UserError, match="file"):
+    with pytest.raises(UserError, match="is a file|cannot be written"):
         RunFolder.create(str(tmp_path / out), "bc")
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_name_that_no_folder_can_have_is_refused():
+    with pytest.raises(UserError, match="null"):
+        RunFolder.create("run\0", "bc")
 
 
 def test_a_folder_that_cannot_be_written_is_refused():

@@ -86,6 +86,12 @@ def test_it_is_rebuilt_from_the_files_alone(report):
     assert {path.name: path.read_bytes() for path in (folder / "figures").iterdir()} == before
 
 
+def test_the_answer_says_what_was_not_measured(tmp_path):
+    outcomes = sample_outcomes()
+    folder = write_run(tmp_path / "run", outcomes.take(outcomes.k < 8))
+    assert answer(RunRecord.read(folder)).startswith("The update was not measured at K=8")
+
+
 @pytest.mark.parametrize(
     ("copied", "updated", "words"),
     [

@@ -261,3 +261,9 @@ def test_bad_arguments_of_a_stream_are_refused():
         vm.TaskStream(0, cursor=-1)
     with pytest.raises(ValueError, match="count is 0"):
         vm.TaskStream(0).next_batch(0)
+
+
+@pytest.mark.parametrize("arguments", [{"count": 1.5}, {"seed": 0.5}])
+def test_a_count_or_seed_that_is_no_whole_number_is_refused(arguments):
+    with pytest.raises(TypeError, match="integer"):
+        vm.make_tasks(**{"split": "train", "seed": 0, "count": 1, **arguments})

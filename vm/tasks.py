@@ -8,6 +8,7 @@ inside jit, with a reason to refuse beside each task instead of a selection.
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -169,9 +170,10 @@ def make_tasks(
 
     Raises:
       ValueError: for an argument out of its range.
+      TypeError: for a seed or a count that is no whole number.
     """
-    recipe = recipe_of(split, seed, start, public, hidden, settings)
-    if count < 1:
+    recipe = recipe_of(split, operator.index(seed), start, public, hidden, settings)
+    if operator.index(count) < 1:
         raise ValueError(f"count is {count}; ask for at least 1 task.")
     if split in EVALUATION_SPLITS and count > LARGEST_SPLIT:
         raise ValueError(f"count is {count}, but split {split!r} is finite; ask for at most {LARGEST_SPLIT} tasks.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -29,6 +32,20 @@ def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted: the run folder keeps what was finished", file=sys.stderr)
+        print("interrupted; a run folder that was begun keeps what was finished", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0
+
+
+def run_script(module: str) -> NoReturn:
+    """Runs a module's `main` with the command line and ends the process with its status.
+
+    The module is imported only here, so that Ctrl-C in the seconds of its import is answered like any other. After
+    Ctrl-C the process ends at once: tearing the runtime down in the middle of a compilation can crash it.
+    """
+    status = run_main(lambda argv: importlib.import_module(module).main(argv))
+    if status == EXIT_INTERRUPTED:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -48,9 +48,12 @@ class RunFolder:
                 file.write(f"# Experiment log: {name}\n\n")
         except FileExistsError:
             raise UserError(f"the folder {out} is in use; give --out a new or an empty folder.") from None
-        except OSError as error:
+        except NotADirectoryError:
+            raise UserError(f"{out} is a file; give --out a new or an empty folder.") from None
+        except (OSError, ValueError) as error:
             where = root if out is None else out
-            raise UserError(f"the folder {where} cannot be written ({error.strerror}); give another --out.") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"the folder {where} cannot be written ({reason}); give another --out.") from None
         return cls(path)
 
     def write_json(self, name: str, data: Any) -> None:
@@ -96,6 +99,8 @@ def _next_numbered(root: Path, name: str) -> Path:
 
 def _claim_given(path: Path) -> Path:
     """A folder that was asked for, made where it is missing. Raises FileExistsError where it is in use."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError
     path.mkdir(parents=True, exist_ok=True)
     if any(path.iterdir()):
         raise FileExistsError

@@ -29,7 +29,7 @@ class Progress:
         """Starts the clock; nothing is shown yet."""
         self._label, self._total, self._clock = label, total, clock
         self._stream = sys.stderr if stream is None else stream
-        self._done, self._values = 0, ""
+        self._done, self._shown_steps, self._values = 0, -1, ""
         self._start = self._shown = clock()
         self._bar = tqdm(total=total, desc=label, file=self._stream) if self._stream.isatty() else None
 
@@ -44,10 +44,10 @@ class Progress:
             self._show()
 
     def close(self) -> None:
-        """Shows the last line."""
+        """Shows the last line, if it was not shown yet."""
         if self._bar is not None:
             self._bar.close()
-        else:
+        elif self._shown_steps != self._done:
             self._show()
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Progress:
         self.close()
 
     def _show(self) -> None:
-        self._shown = self._clock()
+        self._shown, self._shown_steps = self._clock(), self._done
         seconds = self._shown - self._start
         rate = self._done / seconds if seconds > 0 else 0.0
         if self._done >= self._total:

@@ -110,6 +110,8 @@ def answer(record: RunRecord) -> str:
     if not found:
         rows = [row for row in record.tables.headline if (row["phase"], row["mode"]) == (COPIED_PHASE, "learned")]
         solved = percent(rows[0]["accuracy_at_budget"]) if rows else ""
+        if last_update(row["phase"] for row in record.tables.metrics) is not None:
+            return f"The update was not measured at K={BUDGET}; --budgets with {BUDGET} and {HARD_BUDGET} compares it."
         return f"No decision update was run; copying alone solves {solved or 'an unmeasured share'} of the tasks."
     row = found[0]
     verdict = {

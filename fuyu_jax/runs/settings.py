@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import math
 import re
 import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
+from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError as UserError
 
 ARMS = ("bc", "grpo_echo")
@@ -55,27 +55,34 @@ class PilotSettings:
     )
     out: str | None = _setting(None, "folder of the run, new or empty (default: the next number under runs/)")
 
-    bc_updates: int = _setting(300, "updates of behaviour cloning", low=1)
-    bc_epochs: int = _setting(2, "parts of behaviour cloning; the policy is measured after each", low=1)
-    batch_tasks: int = _setting(64, "demonstrations in one update of behaviour cloning", low=1)
-    states_per_task: int = _setting(4, "states of each demonstration in one update", low=1)
-    updates: int = _setting(100, "updates of the decision update, over all rounds", low=1)
-    rounds: int = _setting(1, "parts of the decision update; the policy is measured after each", low=1)
-    rollout_tasks: int = _setting(64, "train tasks that are rolled out at a time", low=1)
-    group: int = _setting(4, "sampled rollouts of each of these tasks", low=2)
-    rollout_batch: int = _setting(32, "of these tasks, how many are in one update; divides rollout_tasks", low=1)
-    states_per_rollout: int = _setting(4, "decisions of each rollout that are trained on", low=1)
-    reuse: int = _setting(1, "updates that each rollout is used for", low=1)
+    bc_updates: int = _setting(300, "updates of behaviour cloning", low=1, high=1_000_000)
+    bc_epochs: int = _setting(2, "parts of behaviour cloning; the policy is measured after each", low=1, high=100)
+    batch_tasks: int = _setting(64, "demonstrations in one update of behaviour cloning", low=1, high=100_000)
+    states_per_task: int = _setting(4, "states of each demonstration in one update", low=1, high=17)
+    updates: int = _setting(100, "updates of the decision update, over all rounds", low=1, high=1_000_000)
+    rounds: int = _setting(1, "parts of the decision update; the policy is measured after each", low=1, high=1_000)
+    rollout_tasks: int = _setting(64, "train tasks that are rolled out at a time", low=1, high=100_000)
+    group: int = _setting(4, "sampled rollouts of each of these tasks", low=2, high=1_024)
+    rollout_batch: int = _setting(
+        32, "of these tasks, how many are in one update; divides rollout_tasks", low=1, high=100_000
+    )
+    states_per_rollout: int = _setting(4, "decisions of each rollout that are trained on", low=1, high=16)
+    reuse: int = _setting(1, "updates that each rollout is used for", low=1, high=1_000)
     demos: int = _setting(
-        0, "tasks that copying may see, with one oracle trajectory each (0: a stream without end)", low=0
+        0,
+        "tasks that copying may see, with one oracle trajectory each (0: a stream without end)",
+        low=0,
+        high=1_000_000,
     )
 
-    learning_rate: float = _setting(4e-3, "peak learning rate of behaviour cloning", above=0.0)
-    update_lr: float = _setting(1e-3, "peak learning rate of the decision update", above=0.0)
-    kl_weight: float = _setting(0.1, "weight of the KL divergence to the copied policy", low=0.0)
-    anchor_weight: float = _setting(1.0, "weight of the oracle's labels on the policy's own states", low=0.0)
-    echo_loss_weight: float = _setting(0.1, "weight of predicting the machine's next outputs", low=0.0)
-    bc_replay: float = _setting(0.5, "weight of copied demonstrations during the decision update", low=0.0)
+    learning_rate: float = _setting(4e-3, "peak learning rate of behaviour cloning", above=0.0, high=1.0)
+    update_lr: float = _setting(1e-3, "peak learning rate of the decision update", above=0.0, high=1.0)
+    kl_weight: float = _setting(0.1, "weight of the KL divergence to the copied policy", low=0.0, high=1000.0)
+    anchor_weight: float = _setting(
+        1.0, "weight of the oracle's labels on the policy's own states", low=0.0, high=1000.0
+    )
+    echo_loss_weight: float = _setting(0.1, "weight of predicting the machine's next outputs", low=0.0, high=1000.0)
+    bc_replay: float = _setting(0.5, "weight of copied demonstrations during the decision update", low=0.0, high=1000.0)
     reward: str = _setting("reachability", "what a rollout is rewarded for", choices=REWARDS)
 
     start: str = _setting("mixed", "programs that tasks start from", choices=STARTS)
@@ -88,7 +95,7 @@ class PilotSettings:
     budgets: tuple[int, ...] = _setting(
         (0, 4, 8, 12), "edit budgets K that are measured, with commas between", low=0, high=MAX_BUDGET
     )
-    oracle_width: int = _setting(16, "beam width of the oracle's search", low=1)
+    oracle_width: int = _setting(16, "beam width of the oracle's search", low=1, high=4_096)
 
     def __post_init__(self) -> None:
         """Refuses values that the fields do not allow."""
@@ -154,31 +161,13 @@ def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
     return config["arm"] != "bc" and (config["anchor_weight"] > 0 or config["reward"] == "reachability")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises `UserError` in place of printing its usage and leaving."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help lists the options.")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            word = unknown[0].split("=")[0]
-            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
-            hint = f"did you mean {near[0]}?" if near else "--help lists the options."
-            raise UserError(f"unknown {'option' if word.startswith('-') else 'word'} {word}; {hint}")
-        return parsed
-
-
-def _parser() -> _Parser:
+def _parser() -> Parser:
     """The command line, made from the fields. Values stay text, and options that are not given leave no trace."""
-    parser = _Parser(
+    parser = Parser(
         prog="pilot.py",
         description="Copies the oracle, runs a decision update, measures both against every baseline, writes a report.",
         epilog="Sizes come from --preset; an option that is given wins over it.",
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=110),
     )
     for item in dataclasses.fields(PilotSettings):
         names = [f"--{name}" for name in (item.name, *item.metadata["aliases"])]
@@ -259,10 +248,8 @@ def _check(item: dataclasses.Field[Any], value: Any) -> None:
 
 def _range(limits: Mapping[str, Any]) -> str:
     """The numbers that a field allows, in words."""
-    if limits["above"] > -math.inf:
-        return f"a number above {limits['above']:g}"
-    high = "" if limits["high"] == math.inf else f" and at most {limits['high']}"
-    return f"at least {limits['low']:g}{high}"
+    low = f"a number above {limits['above']:g}" if limits["above"] > -math.inf else f"at least {limits['low']:g}"
+    return low + ("" if limits["high"] == math.inf else f" and at most {limits['high']:g}")
 
 
 def _defaults() -> dict[str, Any]:

@@ -67,9 +67,7 @@ def to_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     Raises:
       ValueError: where a row has a value for which there is no column.
     """
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(columns)
-    return buffer.getvalue() + _lines(columns, rows)
+    return _line(columns) + _lines(columns, rows)
 
 
 def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -142,11 +140,17 @@ def _tidy(number: float | None) -> float | None:
 
 
 def _lines(columns: Sequence[str], rows: Iterable[Row]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     known = set(columns)
+    lines = []
     for row in rows:
         if not row.keys() <= known:
             raise ValueError(f"no column for {sorted(row.keys() - known)}; the columns are {list(columns)}.")
-        writer.writerow([format_cell(row.get(name)) for name in columns])
-    return buffer.getvalue()
+        lines.append(_line([format_cell(row.get(name)) for name in columns]))
+    return "".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    """One line of CSV. The writer quotes cells with the line's own end in them only, so it is given both kinds."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\r\n").writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n") + "\n"
