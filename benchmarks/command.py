@@ -6,12 +6,12 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import jax
 
 from benchmarks import expand_bench, oracle_bench, output, tasks_bench, vm_bench
 from benchmarks.timing import Report
+from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError
 
 Bench = Callable[[Sequence[int] | None, int], Report]
@@ -24,13 +24,6 @@ BENCHES: dict[str, Bench] = {
 }
 LARGEST_BATCH = 1 << 22
 REPEATS = 7
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises `UserError` in place of printing its usage and leaving."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help lists the options.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -64,11 +57,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
       UserError: one sentence, for an unknown option or value.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="bench.py",
         description="Measures the machine and what is built on it; compile and run time stand apart.",
-        allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=110),
     )
     parser.add_argument("benches", nargs="+", metavar="BENCH", help=f"what to measure, of {', '.join(BENCHES)}")
     parser.add_argument(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ import vm
 from fuyu_jax.evaluate.measure import chunks
 from fuyu_jax.evaluate.metrics import ALL_SPLITS, wilson
 from fuyu_jax.runs import plotting
+from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest
@@ -200,13 +200,6 @@ def text_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises `UserError` in place of printing its usage and leaving."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help lists the options.")
-
-
 def parse_settings(argv: Sequence[str]) -> HeadroomSettings:
     """The settings that a command line asks for.
 
@@ -215,11 +208,9 @@ def parse_settings(argv: Sequence[str]) -> HeadroomSettings:
       SystemExit: with status 0, after printing the help, for `--help`.
     """
     base = HeadroomSettings()
-    parser = _Parser(
+    parser = Parser(
         prog="headroom.py",
         description="Solve rate, edits and executions of both oracles against the edit budget, on every split.",
-        allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=110),
     )
     parser.add_argument("--k", nargs="+", metavar="K", help=f"edit budgets (default 0 to {MAX_BUDGET})")
     parser.add_argument("--tasks", metavar="N", help=f"tasks of each split (default {base.tasks})")

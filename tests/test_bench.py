@@ -187,7 +187,8 @@ def test_every_other_bench_measures(tmp_path: Path) -> None:
     [
         (["speed"], "there is no bench 'speed'; use one of vm, "),
         ([], "the following arguments are required: BENCH; --help lists the options."),
-        (["vm", "--fast"], "unrecognized arguments: --fast; --help lists the options."),
+        (["vm", "--fast"], "unknown option --fast; --help lists the options."),
+        (["vm", "--repeat", "3"], "unknown option --repeat; did you mean --repeats?"),
         (["vm", "--repeats", "0"], "--repeats is '0'; use whole numbers from 1 to 1000."),
         (["vm", "--batches", "4,x"], "--batches is 'x'; use whole numbers from 1 to "),
         (["vm", "--json", "table.csv"], "--json is table.csv; give a file name that ends in .json."),

@@ -220,6 +220,14 @@ UNSUPPORTED = {
     "heads_do_not_group": ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
     "odd_head": ({"head_dim": 15}, "head_dim is 15"),
     "size_as_text": ({"hidden_size": "24"}, "hidden_size is '24'"),
+    "rope_parameters_as_text": ({"rope_parameters": "default"}, "rope_parameters is 'default'"),
+    "rope_scaling_as_text": ({"rope_scaling": "x"}, "rope_scaling is 'x'"),
+    "layer_types_as_number": ({"layer_types": 3}, "layer_types is 3"),
+    "theta_as_text": ({"rope_theta": "abc"}, "rope_theta is 'abc'"),
+    "theta_as_list": ({"rope_theta": [1]}, "rope_theta is [1]"),
+    "huge_theta": ({"rope_theta": 10**400}, "rope_theta is not finite"),
+    "epsilon_as_text": ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'"),
+    "no_range": ({"initializer_range": None}, "initializer_range is None"),
     "negative_theta": ({"rope_theta": -1.0}, "rope_theta is -1.0"),
 }
 
@@ -227,7 +235,15 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_configs_refused_by_name(name: str, tmp_path: Path) -> None:
     change, word = UNSUPPORTED[name]
-    refuses(write_folder(tmp_path, {**SMALL.to_dict(), **change}, TENSORS), word)
+    refuses(write_folder(tmp_path, {**SMALL.to_dict(), **change}, TENSORS), word, str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("name", ["config.json", SINGLE_FILE])
+def test_a_folder_in_place_of_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, SMALL, TENSORS)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    refuses(folder, f"{folder / name} is a folder")
 
 
 def test_config_round_trip_and_both_places_of_the_rope_base(tmp_path: Path) -> None:

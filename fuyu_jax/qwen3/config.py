@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,20 +81,21 @@ class Qwen3Config:
         Raises:
           ModelError: where an entry is missing, or asks for something this port does not compute.
         """
+        _check_kinds(entries)
         _refuse_unsupported(entries)
         missing = [name for name in _SIZES if entries.get(name) is None]
         if missing:
-            raise ModelError(f"config.json has no {missing[0]!r}; add it, a Qwen3 config states it as a number.")
+            raise ModelError(f"{missing[0]!r} is missing; add it, a Qwen3 config states it as a number.")
         rope = entries.get("rope_parameters") or {}
         theta = rope.get("rope_theta", entries.get("rope_theta"))
         if theta is None:
-            raise ModelError("config.json has neither 'rope_theta' nor 'rope_parameters'; add the RoPE base.")
+            raise ModelError("both 'rope_theta' and 'rope_parameters' are missing; add the RoPE base.")
         return cls(
             **{name: entries[name] for name in _SIZES},
-            rope_theta=float(theta),
-            rms_norm_eps=float(entries.get("rms_norm_eps", 1e-6)),
+            rope_theta=_number("rope_theta", theta),
+            rms_norm_eps=_number("rms_norm_eps", entries.get("rms_norm_eps", 1e-6)),
             tie_word_embeddings=bool(entries.get("tie_word_embeddings", False)),
-            initializer_range=float(entries.get("initializer_range", 0.02)),
+            initializer_range=_number("initializer_range", entries.get("initializer_range", 0.02)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,6 +112,30 @@ class Qwen3Config:
             "attention_bias": False,
             "use_sliding_window": False,
         }
+
+
+def _check_kinds(entries: Mapping[str, Any]) -> None:
+    """Refuse text or a number where an entry holds further entries."""
+    for name in ("rope_parameters", "rope_scaling"):
+        value = entries.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise ModelError(f"{name} is {value!r}; use an object with a 'rope_type', or null.")
+    layers = entries.get("layer_types")
+    if layers is not None and not isinstance(layers, list | tuple):
+        raise ModelError(f"layer_types is {layers!r}; use a list with a name for each layer, or null.")
+
+
+def _number(name: str, value: Any) -> float:
+    """An entry as a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(f"{name} is {value!r}; use a number.")
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ModelError(f"{name} is not finite; use a number above 0.")
+    return number
 
 
 def _refuse_unsupported(entries: Mapping[str, Any]) -> None:
@@ -135,10 +161,15 @@ def read_config(folder: str | Path) -> Qwen3Config:
     """Read `config.json` in a model folder.
 
     Raises:
-      ModelError: where the file is absent or not JSON, lacks an entry, or asks for something unsupported.
+      ModelError: where the file is absent or not JSON, lacks an entry, or asks for something unsupported; the sentence
+        begins with the file's path.
     """
     path = Path(folder) / "config.json"
-    return Qwen3Config.from_dict(read_json(path, "a model folder holds config.json beside its weights"))
+    entries = read_json(path, "a model folder holds config.json beside its weights")
+    try:
+        return Qwen3Config.from_dict(entries)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
 
 
 def read_json(path: Path, role: str) -> dict[str, Any]:
@@ -147,7 +178,11 @@ def read_json(path: Path, role: str) -> dict[str, Any]:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist; {role}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except IsADirectoryError:
+        raise ModelError(f"{path} is a folder, not a file; {role}.") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); {role}.") from None
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON ({error}); copy the file again.") from None
     if not isinstance(entries, dict):
         raise ModelError(f"{path} holds a JSON {type(entries).__name__}, not an object; copy the file again.")

@@ -176,8 +176,13 @@ def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
 
 def _list_tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Keys and shapes of one safetensors file, from its header."""
-    with path.open("rb") as stream:
-        start = stream.read(len(_LFS_POINTER))
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(len(_LFS_POINTER))
+    except IsADirectoryError:
+        raise ModelError(f"{path} is a folder, not a file; put the weights' file in its place.") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); download it again.") from None
     if not start:
         raise ModelError(f"{path} is empty; download it again.")
     if start == _LFS_POINTER:

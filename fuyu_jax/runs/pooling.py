@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,18 @@ from fuyu_jax.runs import original
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.figures import BASELINE_ARM
 from fuyu_jax.runs.markdown import percent, points, table
+from fuyu_jax.runs.tables import write_atomically
 
 MODE = "learned"
 BASELINES = ("do_nothing", "random_valid", "oracle_search", "oracle_reference")
+Needed = Mapping[str, Any]
+CONFIG: Needed = {"seed": int, "arm": str}
+MANIFEST: Needed = {
+    "command": str,
+    "git": {"commit": str, "dirty": bool | None},
+    "machine": {"processor": str, "cores": int},
+    "packages": {},
+}
 README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")
 
 
@@ -39,19 +49,14 @@ def pool_runs(folders: Sequence[Path]) -> dict[str, Any]:
       difference pooled over seeds and its paired 95 % interval. `runs`: seed, command, commit and machine of each.
 
     Raises:
-      UserError: where a folder is no finished run, or the runs differ in more than their seed.
+      UserError: where a folder is no finished run or lacks a baseline, the copied or an updated policy at its budget,
+        or the runs differ in more than their seed.
     """
     runs = [_read(folder) for folder in folders]
-    configs = [{k: v for k, v in run["config"].items() if k not in ("seed", "out")} for run in runs]
+    _check_together(runs)
     seeds = [run["config"]["seed"] for run in runs]
-    if any(config != configs[0] for config in configs) or len(set(seeds)) < len(seeds):
-        raise UserError("the runs differ in more than their seed, or share one; give runs of one command, a seed each.")
-    outcomes = Outcomes.concatenate([run["outcomes"].select(mode=MODE) for run in runs])
-    outcomes = outcomes.take(outcomes.arm != BASELINE_ARM)
-    baselines = runs[0]["outcomes"].select(arm=BASELINE_ARM)
-    phase = last_update(outcomes.phase.tolist())
-    if phase is None:
-        raise UserError("these runs have no decision update; give runs of an arm that has one.")
+    phase = runs[0]["phase"]
+    outcomes, baselines = Outcomes.concatenate([run["policy"] for run in runs]), runs[0]["baselines"]
     copied, updated = outcomes.select(phase=COPIED_PHASE), outcomes.select(phase=phase)
     splits = list(dict.fromkeys(outcomes.split.tolist()))
     rows = []
@@ -118,30 +123,141 @@ def pooled_table(pooled: dict[str, Any]) -> str:
 
 
 def write_pool(pooled: dict[str, Any], out: Path, readme: Path | None) -> Path:
-    """Write `pilot.json` and `pilot.md` into a folder and, where asked, the table into a README between its marks."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "pilot.json").write_text(json.dumps(pooled, indent=1) + "\n", encoding="utf-8")
+    """Write `pilot.json` and `pilot.md` into a folder and, where asked, the table into a README between its marks.
+
+    Raises:
+      UserError: where the README or the folder cannot be used; then no file is changed.
+    """
     runs = "\n".join(
         f"- seed {run['seed']}: `{run['command']}`, commit {run['commit']}, {run['machine']}" for run in pooled["runs"]
     )
     report = out / "pilot.md"
-    report.write_text(f"# The pilot over seeds\n\n{pooled_table(pooled)}\n\n## What ran\n\n{runs}\n", encoding="utf-8")
-    if readme is not None:
-        text = readme.read_text(encoding="utf-8")
-        begin, end = (text.index(mark) for mark in README_MARKS)
-        text = f"{text[:begin]}{README_MARKS[0]}\n{pooled_table(pooled)}\n{text[end:]}"
-        readme.write_text(text, encoding="utf-8")
+    files = {
+        out / "pilot.json": json.dumps(pooled, indent=1) + "\n",
+        report: f"# The pilot over seeds\n\n{pooled_table(pooled)}\n\n## What ran\n\n{runs}\n",
+    }
+    new_readme = None if readme is None else _with_table(readme, pooled_table(pooled))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made a folder ({error.strerror}); give another folder.") from error
+    for path in files:
+        if path.is_dir() or not os.access(out, os.W_OK):
+            raise UserError(f"--out {out}: {path.name} cannot be written there; give another folder.")
+    for path, content in files.items():
+        _write("--out", path, content)
+    if readme is not None and new_readme is not None:
+        _write("--readme", readme.resolve(), new_readme)
     return report
 
 
+def _with_table(readme: Path, table_text: str) -> str:
+    """The README's text with the table between its marks."""
+    begin_mark, end_mark = README_MARKS
+    try:
+        text = readme.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"--readme {readme} cannot be read ({why}); give a Markdown file.") from error
+    begin = text.find(begin_mark)
+    end = text.find(end_mark, begin)
+    if begin < 0 or end < 0:
+        raise UserError(f"--readme {readme} lacks {begin_mark} with {end_mark} after it; add both, a line each.")
+    if not os.access(readme.resolve().parent, os.W_OK):
+        raise UserError(f"--readme {readme} cannot be replaced in its folder; give a file that can.")
+    return f"{text[:begin]}{begin_mark}\n{table_text}\n{text[end:]}"
+
+
+def _write(option: str, path: Path, content: str) -> None:
+    try:
+        write_atomically(path, content.encode())
+    except OSError as error:
+        raise UserError(f"{option}: {path} cannot be written ({error.strerror}); give another place.") from error
+
+
 def _read(folder: Path) -> dict[str, Any]:
+    """The parts of a run that are pooled, checked to be whole."""
     try:
         config, manifest = (
             json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "dataset_manifest.json")
         )
-        return {"config": config, "manifest": manifest, "outcomes": Outcomes.read(folder / "outcomes.csv")}
-    except (OSError, ValueError) as error:
+        outcomes = Outcomes.read(folder / "outcomes.csv")
+        outcomes.check_unique()
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(f"{folder} is no finished run ({error}); give the folder of a run that ended.") from error
+    except KeyError as error:
+        raise UserError(f"{folder}: outcomes.csv has no column {error}; give the folder of a run that ended.") from None
+    for name, content, needed in (("config.json", config, CONFIG), ("dataset_manifest.json", manifest, MANIFEST)):
+        if wrong := _first_wrong(content, needed):
+            raise UserError(f"{folder}: {name} has no valid {wrong}; give the folder of a run that ended.")
+    seed = config["seed"]
+    policy = outcomes.select(mode=MODE)
+    policy = policy.take(policy.arm != BASELINE_ARM)
+    if others := set(policy.seed.tolist()) - {seed}:
+        raise UserError(
+            f"{folder}: outcomes.csv holds seed {min(others)}, config.json says {seed}; copy the run again."
+        )
+    phase = last_update(policy.phase.tolist())
+    if phase is None:
+        raise UserError(f"{folder} has no decision update in its {MODE} mode; give runs of an arm that has one.")
+    baselines = outcomes.select(arm=BASELINE_ARM)
+    tasks = _tasks(outcomes.select(arm=BASELINE_ARM, phase=BASELINES[0]), outcomes, folder, BASELINES[0])
+    for side, names in ((baselines, BASELINES), (policy, (COPIED_PHASE, phase))):
+        for name in names:
+            if _tasks(side.select(phase=name), outcomes, folder, name) != tasks:
+                raise UserError(f"{folder}: {name} and {BASELINES[0]} are of different tasks; give a run that ended.")
+    return {"folder": folder, "config": config, "manifest": manifest, "phase": phase, "tasks": tasks} | {
+        "policy": policy,
+        "baselines": baselines,
+    }
+
+
+def _tasks(rows: Outcomes, whole: Outcomes, folder: Path, phase: str) -> list[tuple[str, int]]:
+    """Split and index of the tasks that a phase measured, refused where it lacks a split at its budget."""
+    for split in dict.fromkeys(whole.split.tolist()):
+        k = HARD_BUDGET if split == HARD_SPLIT else BUDGET
+        if not len(rows.select(split=split, k=k)):
+            raise UserError(f"{folder} has no outcomes of {phase} in {split} at K={k}; give a run that measured them.")
+    final = at_budget(rows)
+    return sorted(set(zip(final.split.tolist(), final.task.tolist(), strict=True)))
+
+
+def _first_wrong(content: Any, needed: Needed) -> str | None:
+    """The first needed entry that is absent or of another kind, as `git.commit`."""
+    if not isinstance(content, dict):
+        return "object"
+    for name, kind in needed.items():
+        value = content.get(name)
+        if isinstance(kind, dict):
+            if not isinstance(value, dict):
+                return name
+            if inner := _first_wrong(value, kind):
+                return f"{name}.{inner}"
+        elif name not in content or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            return name
+    return None
+
+
+def _check_together(runs: Sequence[dict[str, Any]]) -> None:
+    """Refuse runs that differ in more than their seed, or share one."""
+    first, seeds = runs[0], set()
+    for run in runs:
+        configs = [{k: v for k, v in each["config"].items() if k not in ("seed", "out")} for each in (first, run)]
+        if configs[0] != configs[1] or run["config"]["seed"] in seeds:
+            raise UserError(
+                f"{run['folder']} differs from {first['folder']} in more than its seed, or shares a seed; "
+                "give runs of one command, a seed each."
+            )
+        if run["phase"] != first["phase"]:
+            raise UserError(
+                f"{run['folder']} ends with {run['phase']}, {first['folder']} with {first['phase']}; "
+                "give runs with as many rounds."
+            )
+        if run["tasks"] != first["tasks"]:
+            raise UserError(
+                f"{run['folder']} and {first['folder']} measured different tasks; give runs of one set of tasks."
+            )
+        seeds.add(run["config"]["seed"])
 
 
 def _origin(run: dict[str, Any]) -> dict[str, Any]:
