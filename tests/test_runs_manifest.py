@@ -70,14 +70,22 @@ class Clock:
 
 def test_plain_lines_come_every_few_seconds_and_at_the_end():
     stream, clock = io.StringIO(), Clock()
-    with Progress("copying", 100, stream, clock) as progress:
-        for step in range(100):
+    with Progress("copying", 103, stream, clock) as progress:
+        for step in range(103):
             clock.now += 0.5
             progress.update(loss=1 / (step + 1))
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 100 * 0.5 / SECONDS_BETWEEN_LINES + 1
-    assert lines[0] == "copying: 10/100, 2/s, loss 0.1, 00:45 left"
-    assert lines[-1] == "copying: 100/100, 2/s, loss 0.01, 00:50 in all"
+    assert len(lines) == 100 * 0.5 / SECONDS_BETWEEN_LINES + 1  # the last few steps have a line of their own
+    assert lines[0] == "copying: 10/103, 2/s, loss 0.1, 00:46 left"
+    assert lines[-1] == "copying: 103/103, 2/s, loss 0.009709, 00:51 in all"
+
+
+def test_a_line_that_was_just_shown_is_not_repeated_at_the_end():
+    stream, clock = io.StringIO(), Clock()
+    with Progress("copying", 1, stream, clock) as progress:
+        clock.now += SECONDS_BETWEEN_LINES
+        progress.update()
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_work_that_fails_or_does_nothing_still_ends_its_line():
