@@ -21,7 +21,7 @@ from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc, grpo_echo
-from fuyu_jax.learn.demos import THREEFRY, DemonstrationSource
+from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.policy import Params, Play, Policy, make_play
 from fuyu_jax.runs.errors import UserError
@@ -36,6 +36,7 @@ from vm.behaviour import EVALUATION_SPLITS
 from vm.prompts import longest_prompt
 from vm.streams import TaskStream, split_manifest
 from vm.tasks import Tasks, make_tasks
+from vm.types import THREEFRY
 
 EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 PASS_SAMPLES = 8

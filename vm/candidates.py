@@ -22,7 +22,7 @@ from vm.isa import OPCODE_OF, READS_ARG
 from vm.machine import run
 from vm.phrases import FRAMES, PHRASINGS, TRAIN_FRAMES, TRAIN_PHRASINGS
 from vm.prompts import PromptPlan
-from vm.types import NUM_OPCODES, Program, Settings, Status, Type, Value, blank_program, values_equal
+from vm.types import NUM_OPCODES, THREEFRY, Program, Settings, Status, Type, Value, blank_program, values_equal
 
 ACCEPTED = 0
 REFUSALS = (
@@ -67,7 +67,7 @@ class Candidate(NamedTuple):
 
 def task_key(seed: jax.Array, split: jax.Array, index: jax.Array | np.ndarray) -> jax.Array:
     """The key of everything about one task."""
-    key = jax.random.key(seed, impl="threefry2x32")
+    key = jax.random.key(seed, impl=THREEFRY)
     return jax.random.fold_in(jax.random.fold_in(key, split), index)
 
 

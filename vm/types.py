@@ -12,6 +12,7 @@ import numpy as np
 
 NUM_OPCODES = 44
 MAX_STACK = 4
+THREEFRY = "threefry2x32"  # named wherever a key is made: results must not depend on the process-wide generator
 
 
 class Type(enum.IntEnum):

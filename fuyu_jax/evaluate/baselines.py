@@ -15,13 +15,13 @@ from fuyu_jax.controller.heads import DISTANCE_CLASSES, Readout
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from fuyu_jax.evaluate.measure import Labels, chunks, lane_keys, measure_policy
 from fuyu_jax.evaluate.outcomes import Outcomes
-from fuyu_jax.learn.demos import THREEFRY
 from fuyu_jax.rollout import Episodes, repeat_lanes, rollout
 from fuyu_jax.sharding import split_batch
 from vm import beam, lowering, oracle
 from vm.observation import Observation
 from vm.reach import Search
 from vm.tasks import TaskArrays, Tasks
+from vm.types import THREEFRY
 
 BASELINE = "baseline"
 DATA_SEED = 0  # evaluation tasks and what is random about their baselines never change

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuyu_jax.evaluate.outcomes import Outcomes
-from fuyu_jax.learn.demos import THREEFRY
 from fuyu_jax.policy import Params, Play
 from fuyu_jax.rollout import Episodes
 from vm.tasks import TaskArrays, Tasks
+from vm.types import THREEFRY
 
 MODES = ("forced", "learned", "value_gated", "verified")
 CHUNK = 64  # tasks in one compiled call

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 
 from fuyu_jax.evaluate.diagnostics import StateSet
 from fuyu_jax.evaluate.measure import lane_keys
-from fuyu_jax.learn.demos import THREEFRY
 from fuyu_jax.learn.states import label_states, oracle_states, spread_steps
 from fuyu_jax.rollout import Episodes
 from vm.tasks import TaskArrays
-from vm.types import Settings
+from vm.types import THREEFRY, Settings
 
 STATES_A_TASK = 4
 SEED = 0

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from vm.streams import TaskStream
 from vm.tasks import TaskArrays
-
-THREEFRY = "threefry2x32"  # named, so that results do not depend on the process-wide default generator
+from vm.types import THREEFRY
 
 
 class Demonstrations(NamedTuple):
@@ -37,18 +36,19 @@ class DemonstrationSource:
 
     def next_batch(self, size: int) -> Demonstrations:
         """The next `size` demonstrations."""
-        position = self._taken + jnp.arange(size)
+        first = self._taken
         self._taken += size
         if self._fixed is None:
-            return Demonstrations(self._stream.next_batch(size)[0], self._paths(position))
-        rows = jnp.concatenate([self._row(int(p)) for p in position])
+            return Demonstrations(self._stream.next_batch(size)[0], self._paths(first + jnp.arange(size)))
+        rows = self._rows(first, size)
         return Demonstrations(jax.tree.map(lambda leaf: leaf[rows], self._fixed), self._paths(rows))
 
-    def _row(self, position: int) -> jax.Array:
-        """The row at a position of the endless sequence of shuffled passes: int32 `[1]`."""
-        epoch, place = divmod(position, self._count)
-        order = jax.random.permutation(jax.random.fold_in(self._order_key, epoch), self._count)
-        return order[place : place + 1]
+    def _rows(self, first: int, size: int) -> jax.Array:
+        """Rows at `size` positions of the endless sequence of shuffled passes: int32 `[size]`."""
+        passes = range(first // self._count, (first + size - 1) // self._count + 1)
+        orders = [jax.random.permutation(jax.random.fold_in(self._order_key, n), self._count) for n in passes]
+        skipped = first - passes.start * self._count
+        return jnp.concatenate(orders)[skipped : skipped + size]
 
     def _paths(self, tasks: jax.Array) -> jax.Array:
         return jax.vmap(lambda task: jax.random.fold_in(self._path_key, task))(tasks)
