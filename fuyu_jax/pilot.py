@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 import vm
 from fuyu_jax.controller.build import build_controller
@@ -23,7 +22,7 @@ from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc, grpo_echo
 from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
-from fuyu_jax.policy import Params, Play, Policy, make_play
+from fuyu_jax.policy import Params, Play, Policy, make_play, split_controller
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
@@ -86,8 +85,9 @@ class Pilot:
             )
         except ValueError as error:
             raise UserError(str(error)) from error
-        graph, params = nnx.split(built.controller)
-        policy = Policy(graph, MACHINE, built.tokens, longest_prompt(built.tokens, TRAIN_LENGTH))
+        graph, params = split_controller(built.controller)
+        length = longest_prompt(built.tokens, TRAIN_LENGTH)
+        policy = Policy(graph, MACHINE, built.tokens, length, settings.full_pass)
         reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST))
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
         folder.write_json("config.json", settings.to_dict())
@@ -154,6 +154,7 @@ class Pilot:
             states=settings.states_per_task,
             learning_rate=settings.learning_rate,
             echo_weight=settings.echo_loss_weight,
+            pieces=settings.accumulate,
         )
         cloning = bc.Cloning(self.policy, demos, options)
         copied = self.params
@@ -175,6 +176,7 @@ class Pilot:
             anchor_weight=settings.anchor_weight,
             replay_weight=settings.bc_replay,
             echo_weight=settings.echo_loss_weight,
+            pieces=settings.accumulate,
         )
         rollouts = RolloutOptions(settings.group, settings.states_per_rollout, settings.reward, settings.no_repeat)
         with Progress("updating", settings.updates) as progress:

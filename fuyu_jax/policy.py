@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,21 @@ from vm.prompts import TokenTable, render_tokens
 from vm.tasks import TaskArrays
 from vm.types import Settings
 
-Params = Any  # an nnx.State: a pytree of float32 arrays
+
+class Params(NamedTuple):
+    """A controller's arrays: `trained` ones (float32: adapters, heads, state embedder) and the `frozen` base.
+
+    Gradients, optimisers and checkpoints see `trained` only. The embedded model has no base: all of it is trained.
+    """
+
+    trained: nnx.State
+    frozen: nnx.State
+
+
+def split_controller(controller: Controller) -> tuple[nnx.GraphDef, Params]:
+    """A controller's structure and its arrays; an `nnx.Param` is trained, any other variable is frozen."""
+    graph, *states = nnx.split(controller, nnx.Param, ...)
+    return graph, Params(*states)
 
 
 @dataclass(frozen=True)
@@ -28,28 +42,32 @@ class Policy:
     """A controller without its parameters, and the tokens it reads: what jitted functions close over.
 
     Attributes:
-      graph: the controller's structure, from `nnx.split`.
+      graph: the controller's structure, from `split_controller`.
       settings: the machine's sizes.
       tokens: token ids of prompt fragments.
       prompt_tokens: static length P that prompts are padded to.
+      full_pass: read each state in a pass of its own over prompt and state, without the prompt's cache: the slow path,
+        which the fast one is compared with.
     """
 
     graph: nnx.GraphDef
     settings: Settings
     tokens: TokenTable
     prompt_tokens: int
+    full_pass: bool = False
 
     def controller(self, params: Params) -> Controller:
         """The controller with the given parameters."""
-        return nnx.merge(self.graph, params)
+        return nnx.merge(self.graph, *params)
 
     def reader(self, params: Params, tasks: TaskArrays) -> tuple[Controller, Read]:
         """The controller, and a function that reads observations `[B, S]` behind the prompts of B tasks.
 
-        The prompts are encoded once, here.
+        The prompts are encoded once, here, unless the policy makes a full pass a state.
         """
         controller = self.controller(params)
-        cache = controller.prompt(*self.prompt_ids(tasks))
+        ids, mask = self.prompt_ids(tasks)
+        cache = None if self.full_pass else controller.prompt(ids, mask)
 
         def read(seen: Observation) -> Readout:
             states = seen.step.shape[1]
@@ -57,6 +75,8 @@ class Policy:
                 lambda leaf: jnp.broadcast_to(leaf[:, None], (leaf.shape[0], states, *leaf.shape[1:])),
                 tasks.public.targets,
             )
+            if cache is None:
+                return controller.read_in_full(seen, ids, mask, targets)
             return controller.read(seen, cache, targets)
 
         return controller, read

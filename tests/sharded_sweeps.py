@@ -15,7 +15,7 @@ from fuyu_jax.controller import Controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.measure import CHUNK, lane_keys
 from fuyu_jax.learn.experience import RolloutOptions, make_collect
-from fuyu_jax.policy import Policy, make_play
+from fuyu_jax.policy import Policy, make_play, split_controller
 from fuyu_jax.qwen3 import Qwen3, Qwen3Config, resolve_model
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.prompts import longest_prompt, token_table
@@ -47,7 +47,7 @@ def small_policy():
     )  # fmt: skip
     rngs = nnx.Rngs(jax.random.key(0, impl="threefry2x32"))
     controller = Controller(Qwen3(config, rngs=rngs), MACHINE, examples=4, show_targets=False, rngs=rngs)
-    graph, params = nnx.split(controller)
+    graph, params = split_controller(controller)
     return Policy(graph, MACHINE, tokens, longest_prompt(tokens, 5)), params
 
 

@@ -5,15 +5,21 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.test_util import check_grads
 
 from fuyu_jax.controller.distribution import NEVER, action_log_probs, choose_edit, masked_log_softmax
 from fuyu_jax.controller.heads import Echo
 from fuyu_jax.learn.losses.echo import echo_loss, word_bytes
-from fuyu_jax.learn.losses.imitation import balanced_stop_loss, distance_loss, teacher_set_loss
-from fuyu_jax.learn.losses.reduce import masked_mean
+from fuyu_jax.learn.losses.imitation import balanced_stop_weights, distance_loss, teacher_set_loss
+from fuyu_jax.learn.losses.reduce import masked_mean, shares, weighted_sum
 from vm import Value
+
+
+def balanced_stop_loss(logits, solved, mask, balance):
+    losses = optax.sigmoid_binary_cross_entropy(logits, solved.astype(jnp.float32))
+    return masked_mean(losses, balanced_stop_weights(solved, mask, balance))
 
 
 def test_masked_mean_ignores_what_is_masked():
@@ -32,6 +38,13 @@ def test_masked_mean_of_nothing_is_zero():
 
 def test_masked_mean_weighs():
     assert float(masked_mean(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0]))) == pytest.approx(7 / 4)
+
+
+def test_a_mean_adds_up_from_uneven_parts():
+    values, mask = jnp.array([1.0, 2.0, 6.0, 7.0]), jnp.array([True, True, True, False])
+    share = shares(mask)
+    parts = [weighted_sum(values[part], share[part]) for part in (slice(0, 1), slice(1, 4))]
+    assert float(sum(parts)) == pytest.approx(3.0)  # the mean of the parts' means would be 2.5
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from fuyu_jax.controller.heads import Echo, Heads, Readout
@@ -52,7 +53,26 @@ class Controller(nnx.Module):
         `targets` is `Value[B, S, E]`, for a controller that may see the public targets.
         """
         tokens = self.embedder(seen, targets)  # [B, S, E + L + 2, hidden]
-        return self.heads(self.trunk.extend(tokens, cache))
+        return self._judge(self.trunk.extend(tokens, cache))
+
+    def read_in_full(self, seen: Observation, ids: jax.Array, mask: jax.Array, targets: Value | None = None) -> Readout:
+        """What `read` gives, by one full pass over each state's own sequence: its prompt, then its tokens.
+
+        `ids` int32 `[B, P]` and `mask` bool `[B, P]` are the prompts, padding on any side.
+        """
+        tokens = self.embedder(seen, targets)  # [B, S, N, hidden]
+        batch, states, length, width = tokens.shape
+        prompt = self.trunk.embed(ids)[:, None].astype(tokens.dtype)  # [B, 1, P, hidden]
+        prompts = jnp.broadcast_to(prompt, (batch, states, *prompt.shape[2:]))
+        real = jnp.broadcast_to(mask.astype(bool)[:, None], (batch, states, mask.shape[1]))
+        sequence = jnp.concatenate([prompts, tokens], axis=2).reshape(batch * states, -1, width)
+        whole_mask = jnp.concatenate([real, jnp.ones((batch, states, length), bool)], axis=2)
+        hidden = self.trunk(inputs_embeds=sequence, attention_mask=whole_mask.reshape(batch * states, -1))
+        return self._judge(hidden[:, -length:].reshape(batch, states, length, width))
+
+    def _judge(self, hidden: jax.Array) -> Readout:
+        """The heads on final hidden states `[B, S, N, hidden]`, in float32 whatever the trunk computes in."""
+        return self.heads(hidden.astype(jnp.float32))
 
     def echo(self, readout: Readout, action: jax.Array) -> Echo:
         """Predict the outputs that follow each state's edit; `action` is int32 `[B, S]`, flat, not STOP."""

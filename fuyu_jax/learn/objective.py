@@ -1,4 +1,8 @@
-"""The supervised terms that every arm shares, from one forward pass."""
+"""The supervised terms that every arm shares, from one forward pass.
+
+Every term is a sum over states with shares that were settled for the whole update, so that an update may be worked off
+in parts (`accumulated_gradient`) and still be the same update.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fuyu_jax.controller import Controller, Readout
 from fuyu_jax.learn.losses.echo import echo_loss
-from fuyu_jax.learn.losses.imitation import balanced_stop_loss, distance_loss, teacher_set_loss
-from fuyu_jax.learn.losses.reduce import masked_mean
+from fuyu_jax.learn.losses.imitation import balanced_stop_weights, distance_loss, teacher_set_loss
+from fuyu_jax.learn.losses.reduce import shares, weighted_sum
 from fuyu_jax.learn.states import States
+from fuyu_jax.learn.training import Metrics
+
+ECHO_STATES = 1  # of each task: the byte logits of one state are as large as its whole transformer pass
 
 
 class ImitationWeights(NamedTuple):
@@ -23,29 +31,49 @@ class ImitationWeights(NamedTuple):
     stop_balance: float = 0.5
 
 
-def imitation_terms(readout: Readout, states: States, weights: ImitationWeights) -> dict[str, jax.Array]:
-    """Losses against the labels of states `[B, S]`: `edit_loss`, `stop_loss`, `distance_loss` and their sum, `loss`.
+class Shares(NamedTuple):
+    """What each state counts in each mean over an update; every field sums to 1, or is all 0 where nothing counts.
 
-    States that are solved have no edit to imitate, whether or not they are the reference.
+    Attributes:
+      all: float32 `[B, S]`, by the states' weights.
+      edit: float32 `[B, S]`, those with an edit to imitate: solved states have none, be they the reference or not.
+      stop: float32 `[B, S]`, with the two classes balanced.
+      echo: float32 `[B, ECHO_STATES]`, of the first states of each task, those that took an edit.
     """
+
+    all: jax.Array
+    edit: jax.Array
+    stop: jax.Array
+    echo: jax.Array
+
+
+def state_shares(states: States, weights: ImitationWeights) -> Shares:
+    """The shares of an update's states `[B, S]`."""
     counts = states.weight > 0
-    to_edit = jnp.where(states.solved, 0.0, states.weight)
-    edit = masked_mean(teacher_set_loss(readout.edit_logits, states.valid, states.teacher), to_edit)
-    stop = balanced_stop_loss(readout.stop_logit, states.solved, counts, weights.stop_balance)
-    distance = masked_mean(distance_loss(readout.distance_logits, states.distance), states.weight)
+    took_edit = (counts & (states.action > 0))[:, :ECHO_STATES]
+    return Shares(
+        all=shares(states.weight),
+        edit=shares(jnp.where(states.solved, 0.0, states.weight)),
+        stop=shares(balanced_stop_weights(states.solved, counts, weights.stop_balance)),
+        echo=shares(took_edit),
+    )
+
+
+def imitation_terms(readout: Readout, states: States, share: Shares, weights: ImitationWeights) -> Metrics:
+    """Losses against the labels of states `[B, S]`: `edit_loss`, `stop_loss`, `distance_loss` and their sum, `loss`."""
+    edit = weighted_sum(teacher_set_loss(readout.edit_logits, states.valid, states.teacher), share.edit)
+    solved = states.solved.astype(jnp.float32)
+    stop = weighted_sum(optax.sigmoid_binary_cross_entropy(readout.stop_logit, solved), share.stop)
+    distance = weighted_sum(distance_loss(readout.distance_logits, states.distance), share.all)
     total = weights.edit * edit + weights.stop * stop + weights.distance * distance
     return {"loss": total, "edit_loss": edit, "stop_loss": stop, "distance_loss": distance}
 
 
-def echo_terms(
-    controller: Controller, readout: Readout, states: States, per_task: int = 1
-) -> tuple[jax.Array, jax.Array]:
-    """Mean ECHO loss and accuracy over the first `per_task` states of each task that took an edit.
-
-    The byte logits of one state are as large as its whole transformer pass, so a share of the states serves.
-    """
-    first = jax.tree.map(lambda leaf: leaf[:, :per_task], (readout, states))
-    some_readout, some = first
+def echo_terms(controller: Controller, readout: Readout, states: States, share: Shares) -> Metrics:
+    """Mean `echo_loss` and `echo_accuracy` over the first states of each task that took an edit."""
+    some_readout, some = jax.tree.map(lambda leaf: leaf[:, :ECHO_STATES], (readout, states))
     loss, right = echo_loss(controller.echo(some_readout, some.action), some.next_outputs, some.next_status)
-    took_edit = (some.weight > 0) & (some.action > 0)
-    return masked_mean(loss, took_edit), masked_mean(right.astype(jnp.float32), took_edit)
+    return {
+        "echo_loss": weighted_sum(loss, share.echo),
+        "echo_accuracy": weighted_sum(right.astype(jnp.float32), share.echo),
+    }

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from flax import nnx
 
 from fuyu_jax.policy import Params
 
 Metrics = dict[str, jax.Array]
+Gradients = nnx.State  # shaped like the trained parameters, float32
+Batch = Any  # a pytree of arrays [B, ...]
+Loss = Callable[[Params, Batch], tuple[jax.Array, Metrics]]
 NEVER_GIVE_UP = 2**31 - 1  # consecutive bad gradients after which optax would let one through
 
 
 class TrainState(NamedTuple):
-    """What training carries: parameters, and the optimiser's state with float32 moments and the steps skipped."""
+    """What training carries: parameters, and the optimiser's state with float32 moments and the steps skipped.
+
+    The moments are of the trained parameters only.
+    """
 
     params: Params
     opt: optax.OptState
 
 
-def _matrices(params: Params) -> Params:
+def _matrices(trained: nnx.State) -> Any:
     """Which parameters are matrices, stacked or not, and along which axes; tables of embeddings and norms are not."""
 
     def axes(path: tuple, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
@@ -32,7 +39,7 @@ def _matrices(params: Params) -> Params:
             return None
         return optax.contrib.MuonDimensionNumbers(reduction_axis=leaf.ndim - 2, output_axis=leaf.ndim - 1)
 
-    return jax.tree_util.tree_map_with_path(axes, params)
+    return jax.tree_util.tree_map_with_path(axes, trained)
 
 
 # Muon (Jordan et al., 2024) orthogonalises a matrix's momentum; scaled to the size of Adam's steps (Liu et al.,
@@ -48,11 +55,10 @@ RULE = optax.apply_if_finite(
 
 def start_training(params: Params) -> TrainState:
     """A fresh training state."""
-    return TrainState(params, RULE.init(params))
+    return TrainState(params, RULE.init(params.trained))
 
 
-@jax.jit
-def take_step(state: TrainState, gradients: Params, rate: jax.Array) -> tuple[TrainState, Metrics]:
+def take_step(state: TrainState, gradients: Gradients, rate: jax.Array) -> tuple[TrainState, Metrics]:
     """One step of Muon and Adam at a learning rate, clipped at norm 1; none where a gradient is not finite.
 
     Compiled once for all arms.
@@ -60,12 +66,17 @@ def take_step(state: TrainState, gradients: Params, rate: jax.Array) -> tuple[Tr
     Returns:
       The new state, with the gradient's norm and the number of steps skipped so far.
     """
-    changes, opt = RULE.update(gradients, state.opt, state.params)
-    params = optax.apply_updates(state.params, jax.tree.map(lambda change: rate * change, changes))
-    return TrainState(params, opt), {
-        "gradient_norm": optax.global_norm(gradients),
-        "skipped_updates": opt.total_notfinite,
-    }
+    trained, opt, metrics = _step(state.params.trained, state.opt, gradients, rate)
+    return TrainState(state.params._replace(trained=trained), opt), metrics
+
+
+@jax.jit
+def _step(
+    trained: nnx.State, opt: optax.OptState, gradients: Gradients, rate: jax.Array
+) -> tuple[nnx.State, optax.OptState, Metrics]:
+    changes, opt = RULE.update(gradients, opt, trained)
+    trained = optax.apply_updates(trained, jax.tree.map(lambda change: rate * change, changes))
+    return trained, opt, {"gradient_norm": optax.tree.norm(gradients), "skipped_updates": opt.total_notfinite}
 
 
 def learning_rates(peak: float, updates: int) -> Callable[[int], jax.Array]:
@@ -75,7 +86,38 @@ def learning_rates(peak: float, updates: int) -> Callable[[int], jax.Array]:
     return lambda update: jnp.float32(schedule(update))
 
 
+def accumulated_gradient(loss: Loss, params: Params, batch: Batch, pieces: int) -> tuple[Gradients, Metrics]:
+    """Gradient of a loss with respect to the trained parameters, made from one part of the batch after another.
+
+    Exact, not an average of averages: the loss and its metrics must be sums over the batch's rows, with weights that
+    were divided by the whole batch's total beforehand (`shares`).
+
+    Args:
+      loss: of parameters and rows; gives the scalar to minimise, and metrics.
+      params: where the gradient is taken.
+      batch: arrays `[B, ...]`.
+      pieces: parts, a divisor of B; memory for activations falls with it.
+
+    Returns:
+      The gradient, float32, and the metrics, summed over the parts.
+    """
+
+    def gradient(rows: Batch) -> tuple[Gradients, Metrics]:
+        return jax.grad(lambda trained: loss(params._replace(trained=trained), rows), has_aux=True)(params.trained)
+
+    if pieces == 1:
+        return gradient(batch)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(pieces, -1, *leaf.shape[1:]), batch)
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(gradient, first))
+
+    def add(total: tuple[Gradients, Metrics], rows: Batch) -> tuple[tuple[Gradients, Metrics], None]:
+        return jax.tree.map(jnp.add, total, gradient(rows)), None
+
+    return jax.lax.scan(add, zeros, parts)[0]
+
+
 @jax.jit
-def add_scaled(one: Params, other: Params, weight: jax.Array) -> Params:
+def add_scaled(one: Gradients, other: Gradients, weight: jax.Array) -> Gradients:
     """One gradient plus another times a weight."""
     return jax.tree.map(lambda a, b: a + weight * b, one, other)

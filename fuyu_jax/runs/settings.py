@@ -16,6 +16,8 @@ from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError as UserError
 
 ARMS = ("bc", "grpo_echo")
+QUANTS = ("none", "int8", "nf4")
+DTYPES = ("float32", "bfloat16")
 REWARDS = ("terminal", "execution", "reachability")
 STARTS = ("mixed", "blank", "corrupted")
 MAX_BUDGET = 16
@@ -50,6 +52,18 @@ class PilotSettings:
         "pilot", "sizes to start from; any other option overrides it", choices=("smoke", "pilot", "original", "study")
     )
     model: str = _setting("tiny", "`tiny` (embedded), a folder in Hugging Face layout, or a hub id")
+    quant: str = _setting(
+        "none", "how a model folder's matrices are kept: as they are, or in 8 or 4 bits", choices=QUANTS
+    )
+    dtype: str = _setting("float32", "what the transformer computes in", choices=DTYPES)
+    lora_rank: int = _setting(
+        16, "rank of the adapters on a model folder's frozen weights (0: train the weights)", low=0, high=1_024
+    )
+    lora_alpha: float = _setting(32.0, "adapters count alpha / rank", above=0.0, high=100_000.0)
+    lora_targets: str = _setting(
+        "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+        "projections that get an adapter, with commas between",
+    )
     seed: int = _setting(
         0, "decides initialisation, the train stream and sampling; evaluation tasks never change", low=0, high=MAX_SEED
     )
@@ -68,6 +82,15 @@ class PilotSettings:
     )
     states_per_rollout: int = _setting(4, "decisions of each rollout that are trained on", low=1, high=16)
     reuse: int = _setting(1, "updates that each rollout is used for", low=1, high=1_000)
+    accumulate: int = _setting(
+        1,
+        "parts that an update's gradient is made of, for less memory; divides the tasks of an update",
+        low=1,
+        high=4_096,
+    )
+    full_pass: bool = _setting(
+        False, "whether each state is read in a pass of its own, prompt included: slower, the same numbers"
+    )
     demos: int = _setting(
         0,
         "tasks that copying may see, with one oracle trajectory each (0: a stream without end)",
@@ -105,6 +128,16 @@ class PilotSettings:
             raise UserError(
                 f"--rollout_batch is {self.rollout_batch}; use a divisor of --rollout_tasks, {self.rollout_tasks}."
             )
+        for name in ("batch_tasks", "rollout_batch"):
+            if getattr(self, name) % self.accumulate:
+                raise UserError(f"--accumulate is {self.accumulate}; use a divisor of --{name}, {getattr(self, name)}.")
+        if self.model == _defaults()["model"] and self.quant != "none":
+            raise UserError(
+                f"--quant is {self.quant!r} but the embedded model has no pretrained weights and is trained whole; "
+                "give a model folder with --model, or --quant none."
+            )
+        if self.quant != "none" and self.lora_rank == 0:
+            raise UserError("--lora_rank is 0 but weights in 8 or 4 bits cannot be trained; use a rank of at least 1.")
         if self.bc_epochs > self.bc_updates:
             raise UserError(f"--bc_epochs is {self.bc_epochs}; use at most --bc_updates, {self.bc_updates}.")
         if self.rounds > self.updates:

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 import jax
 
-from fuyu_jax.learn.demos import Demonstrations, DemonstrationSource
-from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
+from fuyu_jax.learn.demos import DemonstrationSource
+from fuyu_jax.learn.objective import ImitationWeights, Shares, echo_terms, imitation_terms, state_shares
 from fuyu_jax.learn.states import States, oracle_states
-from fuyu_jax.learn.training import Metrics, learning_rates, start_training, take_step
+from fuyu_jax.learn.training import (
+    Gradients,
+    Metrics,
+    accumulated_gradient,
+    learning_rates,
+    start_training,
+    take_step,
+)
 from fuyu_jax.policy import Params, Policy
+from vm.tasks import TaskArrays
 
 Report = Callable[[int, Metrics], None]  # called after each update with its number, from 1
 
@@ -27,6 +35,7 @@ class CloningOptions:
       states: states of each task's repair in an update.
       learning_rate: peak.
       echo_weight: weight of the ECHO loss.
+      pieces: parts that an update's gradient is accumulated from.
       weights: of the supervised terms.
     """
 
@@ -36,6 +45,7 @@ class CloningOptions:
     states: int
     learning_rate: float
     echo_weight: float
+    pieces: int = 1
     weights: ImitationWeights = ImitationWeights()
 
 
@@ -48,27 +58,28 @@ class Cloning:
         self._policy, self._source = policy, source
 
         @jax.jit
-        def clone_gradient(params: Params, demonstrations: Demonstrations, states: States) -> tuple[Params, Metrics]:
-            return jax.grad(lambda p: self._loss(p, demonstrations, states), has_aux=True)(params)
+        def clone_gradient(params: Params, tasks: TaskArrays, states: States) -> tuple[Gradients, Metrics]:
+            batch = (tasks, states, state_shares(states, options.weights))
+            return accumulated_gradient(self._loss, params, batch, options.pieces)
 
         self._gradient = clone_gradient
 
-    def gradient(self, params: Params, key: jax.Array) -> tuple[Params, Metrics]:
+    def gradient(self, params: Params, key: jax.Array) -> tuple[Gradients, Metrics]:
         """Gradient and loss terms on the next demonstrations; the key decides which states of each repair are shown."""
         demonstrations = self._source.next_batch(self.options.tasks)
         states = oracle_states(
             demonstrations.tasks, demonstrations.path_keys, key, self.options.states, self._policy.settings
         )
-        return self._gradient(params, demonstrations, states)
+        return self._gradient(params, demonstrations.tasks, states)
 
-    def _loss(self, params: Params, demonstrations: Demonstrations, states: States) -> tuple[jax.Array, Metrics]:
-        controller, read = self._policy.reader(params, demonstrations.tasks)
+    def _loss(self, params: Params, batch: tuple[TaskArrays, States, Shares]) -> tuple[jax.Array, Metrics]:
+        tasks, states, share = batch
+        controller, read = self._policy.reader(params, tasks)
         readout = read(states.seen)
-        terms = imitation_terms(readout, states, self.options.weights)
-        echo, echo_accuracy = echo_terms(controller, readout, states)
-        loss = terms["loss"] + self.options.echo_weight * echo
-        tokens = self._policy.count_tokens(demonstrations.tasks, states.weight)
-        return loss, {**terms, "loss": loss, "echo_loss": echo, "echo_accuracy": echo_accuracy, "tokens": tokens}
+        terms = imitation_terms(readout, states, share, self.options.weights)
+        echo = echo_terms(controller, readout, states, share)
+        loss = terms["loss"] + self.options.echo_weight * echo["echo_loss"]
+        return loss, {**terms, **echo, "loss": loss, "tokens": self._policy.count_tokens(tasks, states.weight)}
 
 
 def clone(cloning: Cloning, params: Params, key: jax.Array, report: Report) -> Iterator[Params]:

@@ -19,9 +19,18 @@ from fuyu_jax.controller import Readout, action_log_probs
 from fuyu_jax.learn.arms.bc import Cloning, Report
 from fuyu_jax.learn.experience import Experience, RolloutOptions, make_collect, taken
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, entropy, exact_kl
-from fuyu_jax.learn.losses.reduce import masked_mean
-from fuyu_jax.learn.objective import ImitationWeights, echo_terms, imitation_terms
-from fuyu_jax.learn.training import Metrics, add_scaled, learning_rates, start_training, take_step
+from fuyu_jax.learn.losses.reduce import weighted_sum
+from fuyu_jax.learn.objective import ImitationWeights, Shares, echo_terms, imitation_terms, state_shares
+from fuyu_jax.learn.training import (
+    Gradients,
+    Loss,
+    Metrics,
+    accumulated_gradient,
+    add_scaled,
+    learning_rates,
+    start_training,
+    take_step,
+)
 from fuyu_jax.policy import Params, Play, Policy
 from vm.streams import TaskStream
 
@@ -37,6 +46,7 @@ class GrpoOptions:
       learning_rate: peak.
       kl_weight, anchor_weight, replay_weight, echo_weight, value_weight, entropy_weight: of the loss terms.
       clip_low, clip_high: bounds of the probability ratio.
+      pieces: parts that an update's gradient is accumulated from.
       weights: of the supervised terms.
     """
 
@@ -54,6 +64,7 @@ class GrpoOptions:
     entropy_weight: float = 1e-3
     clip_low: float = 0.2
     clip_high: float = 0.28
+    pieces: int = 1
     weights: ImitationWeights = ImitationWeights()
 
     @property
@@ -62,10 +73,9 @@ class GrpoOptions:
         return self.reuse * (self.rollout_tasks // self.batch_tasks)
 
 
-def policy_terms(readout: Readout, batch: Experience, options: GrpoOptions) -> Metrics:
-    """The reward's part of the loss, and what tells whether it is healthy."""
+def policy_terms(readout: Readout, batch: Experience, share: jax.Array, options: GrpoOptions) -> Metrics:
+    """The reward's part of the loss, and what tells whether it is healthy; `share` `[B, M]` of each decision."""
     log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, batch.allowed)
-    weight = batch.states.weight
     clipped = clipped_policy_loss(
         taken(log_probs, batch.states.action),
         batch.old_log_prob,
@@ -75,12 +85,36 @@ def policy_terms(readout: Readout, batch: Experience, options: GrpoOptions) -> M
     )
     value = optax.sigmoid_binary_cross_entropy(readout.value_logit, batch.won.astype(jnp.float32))
     return {
-        "policy_loss": masked_mean(clipped.loss, weight),
-        "kl_loss": masked_mean(exact_kl(log_probs, batch.reference), weight),
-        "entropy": masked_mean(entropy(log_probs), weight),
-        "value_loss": masked_mean(value, weight),
-        "clip_fraction": masked_mean(clipped.clipped.astype(jnp.float32), weight),
+        "policy_loss": weighted_sum(clipped.loss, share),
+        "kl_loss": weighted_sum(exact_kl(log_probs, batch.reference), share),
+        "entropy": weighted_sum(entropy(log_probs), share),
+        "value_loss": weighted_sum(value, share),
+        "clip_fraction": weighted_sum(clipped.clipped.astype(jnp.float32), share),
     }
+
+
+def grpo_loss(policy: Policy, options: GrpoOptions) -> Loss:
+    """The arm's loss on part of an update's decisions: a function of parameters and `(Experience, Shares)`."""
+
+    def loss(params: Params, part: tuple[Experience, Shares]) -> tuple[jax.Array, Metrics]:
+        batch, share = part
+        controller, read = policy.reader(params, batch.tasks)
+        readout = read(batch.states.seen)
+        terms = policy_terms(readout, batch, share.all, options)
+        anchor = imitation_terms(readout, batch.states, share, options.weights)
+        echo = echo_terms(controller, readout, batch.states, share)
+        total = (
+            terms["policy_loss"]
+            + options.kl_weight * terms["kl_loss"]
+            - options.entropy_weight * terms["entropy"]
+            + options.value_weight * terms["value_loss"]
+            + options.anchor_weight * anchor["loss"]
+            + options.echo_weight * echo["echo_loss"]
+        )
+        tokens = policy.count_tokens(batch.tasks, batch.states.weight)
+        return total, {**anchor, **terms, **echo, "loss": total, "anchor_loss": anchor["loss"], "tokens": tokens}
+
+    return loss
 
 
 def improve(
@@ -113,31 +147,13 @@ def improve(
     rate = learning_rates(options.learning_rate, options.updates)
     collect = make_collect(policy, play, rollouts)
     replay_weight = jnp.float32(options.replay_weight)
+    loss = grpo_loss(policy, options)
 
     @jax.jit
-    def grpo_gradient(params: Params, turn: Experience, first: jax.Array) -> tuple[Params, Metrics]:
+    def grpo_gradient(params: Params, turn: Experience, first: jax.Array) -> tuple[Gradients, Metrics]:
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
-
-        def loss(params: Params) -> tuple[jax.Array, Metrics]:
-            controller, read = policy.reader(params, batch.tasks)
-            readout = read(batch.states.seen)
-            terms = policy_terms(readout, batch, options)
-            anchor = imitation_terms(readout, batch.states, options.weights)
-            echo, echo_accuracy = echo_terms(controller, readout, batch.states)
-            total = (
-                terms["policy_loss"]
-                + options.kl_weight * terms["kl_loss"]
-                - options.entropy_weight * terms["entropy"]
-                + options.value_weight * terms["value_loss"]
-                + options.anchor_weight * anchor["loss"]
-                + options.echo_weight * echo
-            )
-            supervised = {name: anchor[name] for name in ("edit_loss", "stop_loss", "distance_loss")}
-            tokens = policy.count_tokens(batch.tasks, batch.states.weight)
-            own = {"loss": total, "anchor_loss": anchor["loss"], "echo_loss": echo, "echo_accuracy": echo_accuracy}
-            return total, {**terms, **supervised, **own, "tokens": tokens}
-
-        return jax.grad(loss, has_aux=True)(params)
+        share = state_shares(batch.states, options.weights)
+        return accumulated_gradient(loss, params, (batch, share), options.pieces)
 
     state = start_training(params)
     done = 0

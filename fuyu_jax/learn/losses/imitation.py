@@ -9,7 +9,6 @@ import optax
 
 from fuyu_jax.controller.distribution import NEVER, masked_log_softmax
 from fuyu_jax.controller.heads import DISTANCE_CLASSES
-from fuyu_jax.learn.losses.reduce import masked_mean
 
 
 def teacher_set_loss(edit_logits: jax.Array, allowed: jax.Array, teacher: jax.Array) -> jax.Array:
@@ -32,25 +31,22 @@ def teacher_set_loss(edit_logits: jax.Array, allowed: jax.Array, teacher: jax.Ar
     return jnp.where(some, -good, 0.0)
 
 
-def balanced_stop_loss(stop_logit: jax.Array, solved: jax.Array, mask: jax.Array, balance: float) -> jax.Array:
-    """Binary cross-entropy of P(solved), with the two classes weighted toward equal shares.
+def balanced_stop_weights(solved: jax.Array, mask: jax.Array, balance: float) -> jax.Array:
+    """Weights of states in the cross-entropy of P(solved), with the two classes drawn toward equal totals.
 
     Args:
-      stop_logit: float32 `[...]`.
       solved: bool `[...]`.
       mask: bool `[...]`, the states that count.
       balance: 0 leaves the classes as they come, 1 gives both the same total weight, between is between.
 
     Returns:
-      float32 `[]`, the weighted mean in nats.
+      float32 `[...]`: 1 for unsolved states, 0 for those that don't count.
     """
-    chex.assert_equal_shape([stop_logit, solved, mask])
-    losses = optax.sigmoid_binary_cross_entropy(stop_logit, solved.astype(stop_logit.dtype))
+    chex.assert_equal_shape([solved, mask])
     positives = jnp.sum(mask & solved).astype(jnp.float32)
     negatives = jnp.sum(mask & ~solved).astype(jnp.float32)
     ratio = jnp.maximum(negatives, 1.0) / jnp.maximum(positives, 1.0)
-    weights = jnp.where(solved, ratio**balance, 1.0) * mask
-    return masked_mean(losses, weights)
+    return jnp.where(solved, ratio**balance, 1.0) * mask
 
 
 def distance_loss(distance_logits: jax.Array, distance: jax.Array) -> jax.Array:

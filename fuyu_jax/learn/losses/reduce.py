@@ -1,4 +1,4 @@
-"""Means over the entries that count."""
+"""Means over the entries that count, whole or in parts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import jax
 import jax.numpy as jnp
 
 
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean of `values` where `mask` holds, 0 where it holds nowhere.
+def shares(mask: jax.Array) -> jax.Array:
+    """Weights `[...]` (bool, or float32 of at least 0) divided by their sum: float32 `[...]`, all 0 where none counts.
 
-    Values outside the mask are replaced before they are summed: NaN times 0 is NaN, in the gradient too.
-
-    Args:
-      values: float32 `[...]`.
-      mask: bool `[...]`, or float32 weights of at least 0.
+    A mean is the sum of values times their shares, and so can be added up from the parts of a batch.
     """
-    weights = jnp.broadcast_to(mask, values.shape).astype(values.dtype)
-    total = jnp.sum(jnp.where(weights > 0, values, 0.0) * weights)
-    return total / jnp.maximum(jnp.sum(weights), 1e-9)
+    weights = mask.astype(jnp.float32)
+    return weights / jnp.maximum(jnp.sum(weights), 1e-9)
+
+
+def weighted_sum(values: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sum of values times weights, float32 `[...]` each.
+
+    Values of weight 0 are replaced before they are summed: NaN times 0 is NaN, in the gradient too.
+    """
+    return jnp.sum(jnp.where(weights > 0, values, 0.0) * weights)
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean of `values` where `mask` (bool, or float32 weights of at least 0) holds, 0 where it holds nowhere."""
+    return weighted_sum(values, shares(jnp.broadcast_to(mask, values.shape)))
