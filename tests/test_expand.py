@@ -8,7 +8,8 @@ from vm_random import random_cases, stack_inputs, stack_programs
 
 import vm
 from vm import reference
-from vm.expand import expand
+from vm.controls import decode
+from vm.expand import arrange, expand
 from vm.observation import run_all
 
 SMALL = vm.Settings(slots=3, args=4)
@@ -76,6 +77,22 @@ def test_equals_the_judge():
             assert int(said.outputs.type[edit, example]) == kind
             assert int(said.outputs.length[edit, example]) == length
             assert tuple(said.outputs.words[edit, example].tolist()) == words
+
+
+@pytest.mark.parametrize(
+    ("examples", "blocks", "size"),
+    # 60 candidates: 128 lanes are the most, and 16 fill a vector; 17 examples can't fill vectors with so few lanes
+    [(1, 1, 64), (4, 2, 32), (3, 2, 32), (5, 4, 16), (16, 8, 8), (17, 9, 7), (32, 15, 4), (128, 60, 1)],
+)
+def test_blocks_of_candidates_fill_whole_vectors(examples, blocks, size):
+    settings = vm.Settings()
+    op = jnp.arange(1, 61, dtype=jnp.int32)[None] % 44 + jnp.zeros((settings.slots, 1), jnp.int32)
+    arg = jnp.arange(60, dtype=jnp.int32)[None] % 16 + jnp.zeros((settings.slots, 1), jnp.int32)
+    arranged = arrange(vm.Program(op, arg), examples, settings)
+    assert arranged.control.shape == (settings.slots, blocks, size)
+    plain = decode(op, arg, settings)
+    for words, expected in zip(arranged, plain, strict=True):
+        np.testing.assert_array_equal(words.reshape(settings.slots, -1)[:, :60], expected)
 
 
 def test_wrong_shapes_are_refused():

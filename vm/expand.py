@@ -8,6 +8,7 @@ work (36 of 64 slots for 8 slots), and a walk whose prefix has failed ends at on
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,11 +124,21 @@ def arrange(candidates: Program, examples: int, settings: Settings) -> Controls:
     What fills the last block up is NOP.
     """
     count = candidates.op.shape[1]
-    blocks = -(-count * examples // lowering.CHUNK)
-    size = -(-count // blocks)
+    size = _block_size(count, examples)
+    blocks = -(-count // size)
     blank = jnp.zeros((settings.slots, blocks * size - count), jnp.int32)
     op, arg = (jnp.concatenate([field, blank], axis=1).reshape(settings.slots, blocks, size) for field in candidates)
     return decode(op, arg, settings)
+
+
+def _block_size(count: int, examples: int) -> int:
+    """Candidates in a block, of N in all: few blocks, and their lanes fill whole vectors where that is possible."""
+    most = max(1, lowering.CHUNK // examples)
+    fits = lowering.VECTOR // math.gcd(lowering.VECTOR, examples)  # so many candidates end where a vector ends
+    if fits > most:
+        return min(count, most)
+    blocks = -(-count // (most // fits * fits))
+    return -(-count // (blocks * fits)) * fits
 
 
 def walk(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 CHUNK = 128  # lanes; twice as many is more than XLA compiles as a small call
+VECTOR = 16  # lanes of the widest vector; 120 lanes take longer than 128, as the rest of a vector is done one by one
 
 Attributes = Callable[..., AbstractContextManager[Any]]
 
