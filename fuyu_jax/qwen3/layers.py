@@ -7,6 +7,8 @@ S = 1 without a prompt. Kernels are `(in, out)`. Sources: Qwen3 technical report
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,25 +16,50 @@ import jax.numpy as jnp
 import numpy as np
 
 from fuyu_jax.qwen3.config import Qwen3Config
+from fuyu_jax.qwen3.quantisation import Int8, Nf4, dequantise
 
 # Score of a masked key. Finite, so that a row with nothing to attend to has a softmax and a gradient.
 _MASKED = float(np.finfo(np.float32).min)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("base", "a", "b"), meta_fields=("scale",))
+@dataclass(frozen=True)
+class Adapted:
+    """A frozen kernel with a low-rank adapter (LoRA, arXiv 2106.09685): it stands for `base + scale * a @ b`.
+
+    Attributes:
+      base: the frozen kernel, `(in, out)`, quantised or not.
+      a: float32 `[in, rank]`.
+      b: float32 `[rank, out]`.
+      scale: alpha / rank; static.
+    """
+
+    base: jax.Array | Nf4 | Int8
+    a: jax.Array
+    b: jax.Array
+    scale: float
+
+
+Kernel = jax.Array | Nf4 | Int8 | Adapted
+
+
 class LayerWeights(NamedTuple):
-    """Weights of one decoder layer; with a leading axis, of all layers."""
+    """Weights of one decoder layer; with a leading axis on every leaf, of all layers."""
 
     input_norm: jax.Array  # [d]
-    q_proj: jax.Array  # [d, H * D]
-    k_proj: jax.Array  # [d, Hkv * D]
-    v_proj: jax.Array  # [d, Hkv * D]
+    q_proj: Kernel  # [d, H * D]
+    k_proj: Kernel  # [d, Hkv * D]
+    v_proj: Kernel  # [d, Hkv * D]
     q_norm: jax.Array  # [D]
     k_norm: jax.Array  # [D]
-    o_proj: jax.Array  # [H * D, d]
+    o_proj: Kernel  # [H * D, d]
     post_attention_norm: jax.Array  # [d]
-    gate_proj: jax.Array  # [d, F]
-    up_proj: jax.Array  # [d, F]
-    down_proj: jax.Array  # [F, d]
+    gate_proj: Kernel  # [d, F]
+    up_proj: Kernel  # [d, F]
+    down_proj: Kernel  # [F, d]
+
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def layer_shapes(config: Qwen3Config) -> dict[str, tuple[int, ...]]:
@@ -61,22 +88,36 @@ class KeyValues(NamedTuple):
     values: jax.Array
 
 
-@jax.custom_vjp
-def project(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def project(x: jax.Array, kernel: Kernel) -> jax.Array:
     """`x @ kernel` in the dtype of `x`: `[..., in]` times `(in, out)` gives `[..., out]`.
 
-    The kernel's gradient is accumulated in the kernel's own dtype. Its rule is spelt out because the automatic one
-    puts the cotangent on the left of the product and so makes XLA transpose it, which costs a quarter of a training
-    step on a CPU; the input on the left is narrower and shared by several projections.
+    A plain array is trained: its gradient is accumulated in its own dtype. A quantised kernel and the base of an
+    adapter are frozen: gradients pass through them to `x` and none is made for them.
+    """
+    if isinstance(kernel, Adapted):
+        update = project(kernel.scale * project(x, kernel.a), kernel.b)
+        return _project_frozen(x.shape[-1], x, kernel.base) + update
+    if isinstance(kernel, Nf4 | Int8):
+        return _project_frozen(x.shape[-1], x, kernel)
+    return _project_trained(x, kernel)
+
+
+@jax.custom_vjp
+def _project_trained(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The product with a kernel that gets a gradient.
+
+    Its rule is spelt out because the automatic one puts the cotangent on the left of the product and so makes XLA
+    transpose it, which costs a quarter of a training step on a CPU; the input on the left is narrower and shared by
+    several projections.
     """
     return x @ kernel.astype(x.dtype)
 
 
-def _project_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return project(x, kernel), (x, kernel)
+def _trained_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _project_trained(x, kernel), (x, kernel)
 
 
-def _project_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _trained_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
     width_in, width_out = kernel.shape
     rows, grad_rows = x.reshape(-1, width_in), grad.reshape(-1, width_out)
@@ -84,7 +125,29 @@ def _project_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tu
     return grad @ kernel.astype(grad.dtype).T, grad_kernel
 
 
-project.defvjp(_project_forward, _project_backward)
+_project_trained.defvjp(_trained_forward, _trained_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _project_frozen(width_in: int, x: jax.Array, kernel: jax.Array | Nf4 | Int8) -> jax.Array:
+    """The product with a kernel that gets no gradient.
+
+    The backward pass dequantises again: it keeps the codes, which lie in memory anyway, and never the wide kernel.
+    """
+    return x @ dequantise(kernel, width_in, x.dtype)
+
+
+def _frozen_forward(
+    width_in: int, x: jax.Array, kernel: jax.Array | Nf4 | Int8
+) -> tuple[jax.Array, jax.Array | Nf4 | Int8]:
+    return _project_frozen(width_in, x, kernel), kernel
+
+
+def _frozen_backward(width_in: int, kernel: jax.Array | Nf4 | Int8, grad: jax.Array) -> tuple[jax.Array, None]:
+    return grad @ dequantise(kernel, width_in, grad.dtype).T, None
+
+
+_project_frozen.defvjp(_frozen_forward, _frozen_backward)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chex
 import jax
@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from fuyu_jax.qwen3.config import Qwen3Config
 from fuyu_jax.qwen3.layers import (
+    Adapted,
     KeyValues,
     LayerWeights,
     decoder_layer,
@@ -20,6 +21,9 @@ from fuyu_jax.qwen3.layers import (
     rms_norm,
     rope_angles,
 )
+
+if TYPE_CHECKING:
+    from fuyu_jax.qwen3.lora import Adapter, LoraSpec
 
 
 class PromptCache(NamedTuple):
@@ -47,7 +51,11 @@ def token_positions(mask: jax.Array) -> jax.Array:
 
 
 class DecoderLayers(nnx.Module):
-    """All decoder layers: one `nnx.Param` for each weight of `LayerWeights`, stacked as `[layers, ...]`."""
+    """All decoder layers: one variable for each weight of `LayerWeights`, stacked as `[layers, ...]`.
+
+    A variable is an `nnx.Param`, which is trained, or of another type, which is frozen and may hold a quantised kernel.
+    `adapters` holds the LoRA adapter of each projection that has one, by its name.
+    """
 
     def __init__(self, config: Qwen3Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         """Draw kernels from a normal distribution and set norms to 1."""
@@ -58,16 +66,28 @@ class DecoderLayers(nnx.Module):
             else:
                 value = _normal(rngs, stacked, config, param_dtype)
             setattr(self, name, nnx.Param(value))
+        self.adapters: nnx.Dict[Adapter] = nnx.Dict()
 
     def weights(self) -> LayerWeights:
-        """The raw stacked arrays."""
-        return LayerWeights(*(getattr(self, name)[...] for name in LayerWeights._fields))
+        """The raw stacked weights; no gradient reaches the frozen ones."""
+        return LayerWeights(*(self._weight(name) for name in LayerWeights._fields))
+
+    def _weight(self, name: str) -> Any:
+        variable = getattr(self, name)
+        value = variable.get_value()
+        if not isinstance(variable, nnx.Param):
+            value = jax.lax.stop_gradient(value)
+        if name not in self.adapters:
+            return value
+        adapter = self.adapters[name]
+        return Adapted(value, adapter.a[...], adapter.b[...], adapter.scale)
 
 
 class Qwen3(nnx.Module):
     """Decoder-only transformer of the dense Qwen3 family.
 
-    `nnx.split` it once and `jax.jit` a function of its state: all methods are pure in the parameters.
+    `nnx.split` it once and `jax.jit` a function of its state: all methods are pure in the parameters. `lora` tells the
+    adapters it has, None without any.
 
     Args:
       config: sizes.
@@ -90,6 +110,7 @@ class Qwen3(nnx.Module):
         self.config = config
         self.dtype = jnp.dtype(dtype)
         self.remat = remat
+        self.lora: LoraSpec | None = None
         table = (config.vocab_size, config.hidden_size)
         self.embed_tokens = nnx.Param(_normal(rngs, table, config, param_dtype))
         self.layers = DecoderLayers(config, rngs=rngs, param_dtype=param_dtype)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,10 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 
 from fuyu_jax.qwen3.config import ModelError, Qwen3Config, read_config, read_json
-from fuyu_jax.qwen3.layers import layer_shapes
+from fuyu_jax.qwen3.layers import PROJECTIONS, layer_shapes
+from fuyu_jax.qwen3.lora import freeze
 from fuyu_jax.qwen3.model import Qwen3
+from fuyu_jax.qwen3.quantisation import Int8, Kind, Nf4, quantise, quantised_shapes
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -38,15 +42,23 @@ LAYER_KEYS = {
     "up_proj": "model.layers.{layer}.mlp.up_proj.weight",
     "down_proj": "model.layers.{layer}.mlp.down_proj.weight",
 }
-_DTYPES = ("F32", "F16", "BF16")
+_DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
+
+Advance = Callable[[int], None]
 _LFS_POINTER = b"version https://git-lfs"
 
 
 class Tensor(NamedTuple):
-    """Where a tensor of the model lies, and its shape there."""
+    """Where a tensor of the model lies, and its shape and dtype there."""
 
     file: Path
     shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -81,33 +93,61 @@ def key_table(config: Qwen3Config) -> tuple[dict[str, Rule], dict[str, Rule]]:
 
 
 def load_qwen3(
-    folder: str | Path, dtype: DTypeLike = jnp.float32, param_dtype: DTypeLike = jnp.float32, remat: bool = True
+    folder: str | Path,
+    dtype: DTypeLike = jnp.float32,
+    param_dtype: DTypeLike | None = None,
+    remat: bool = True,
+    quant: Literal["none"] | Kind = "none",
+    advance: Advance = lambda read: None,
 ) -> Qwen3:
     """Load a model from a folder with `config.json` and safetensors in one file or in shards with an index.
 
-    All keys, shapes and dtypes are checked before the first tensor is read; tensors are then read one by one.
+    All keys, shapes and dtypes are checked before the first tensor is read; tensors are then read one by one. With
+    `quant` each projection of each layer is quantised as soon as it is read, so that no projection is ever whole in
+    memory for more than one layer, and every weight of the model is frozen.
 
     Args:
       folder: the model's folder.
       dtype: dtype of the computation.
-      param_dtype: dtype of the parameters, whatever the file's (bfloat16, float16 or float32).
+      param_dtype: dtype of the weights that are not quantised, whatever the file's (bfloat16, float16 or float32). None
+        is float32 without `quant`, and as in the file with it.
       remat: as in `Qwen3`.
+      quant: how the projections are kept: "none", "int8" or "nf4". Embedding, norms and head are never quantised.
+      advance: is called with the number of bytes of each tensor after it was read; `weight_bytes` tells their sum.
 
     Raises:
-      ModelError: where the config is not supported, a file is absent, cut short or not safetensors, or a key is
-        missing, unknown or of another shape.
+      ModelError: where the config is not supported, a file is absent, cut short or not safetensors, a key is missing,
+        unknown or of another shape, or a weight to be quantised is not finite.
+      ValueError: where `quant` is unknown.
     """
     folder = Path(folder)
     config = read_config(folder)
     top, layers = key_table(config)
     tensors = find_tensors(folder)
     _check_complete(config, {**top, **layers}, tensors)
-    model = nnx.eval_shape(lambda: Qwen3(config, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=param_dtype, remat=remat))
+    plain = jnp.float32 if quant == "none" else None
+    reader = Reader(tensors, param_dtype or plain, advance)
+    model = nnx.eval_shape(lambda: Qwen3(config, rngs=nnx.Rngs(0), dtype=dtype, remat=remat))
+    if quant != "none":
+        freeze(model)
     for name, rule in top.items():
-        getattr(model, name).set_value(_read_rule(rule, tensors, param_dtype)[0])
+        getattr(model, name).set_value(reader.stacked(rule)[0])
     for name, rule in layers.items():
-        getattr(model.layers, name).set_value(_read_rule(rule, tensors, param_dtype))
+        value = reader.stacked(rule) if quant == "none" or name not in PROJECTIONS else reader.quantised(rule, quant)
+        getattr(model.layers, name).set_value(value)
     return model
+
+
+def weight_bytes(folder: str | Path) -> int:
+    """Bytes of all tensors that `load_qwen3` reads from a folder.
+
+    Raises:
+      ModelError: as `load_qwen3`.
+    """
+    folder = Path(folder)
+    top, layers = key_table(read_config(folder))
+    tensors = find_tensors(folder)
+    return sum(tensors[key].size for rule in (*top.values(), *layers.values()) for key in rule.keys if key in tensors)
 
 
 def source_sha256(folder: str | Path) -> str:
@@ -129,10 +169,10 @@ def find_tensors(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        for key, shape in _list_tensors(path):
+        for key, tensor in _list_tensors(path):
             if key in tensors:
                 raise ModelError(f"{key!r} is in both {tensors[key].file} and {path.name}; remove one of the two.")
-            tensors[key] = Tensor(path, shape)
+            tensors[key] = tensor
     if not (folder / SINGLE_FILE).exists():
         _check_index(folder / INDEX_FILE, tensors)
     return tensors
@@ -174,8 +214,8 @@ def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
             raise ModelError(f"{tensor.file} holds {key!r}, which {index.name} does not list; copy the index again.")
 
 
-def _list_tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Keys and shapes of one safetensors file, from its header."""
+def _list_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Keys and places of the tensors of one safetensors file, from its header."""
     try:
         with path.open("rb") as stream:
             start = stream.read(len(_LFS_POINTER))
@@ -195,7 +235,7 @@ def _list_tensors(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                     raise ModelError(
                         f"{key!r} in {path} is {view.get_dtype()}; only unquantised {', '.join(_DTYPES)} can be loaded."
                     )
-                yield key, tuple(view.get_shape())
+                yield key, Tensor(path, tuple(view.get_shape()), _DTYPES[view.get_dtype()])
     except SafetensorError as error:
         raise ModelError(f"{path} is cut short or not safetensors ({error}); download it again.") from None
 
@@ -221,7 +261,7 @@ def _check_complete(config: Qwen3Config, rules: dict[str, Rule], tensors: dict[s
         )
     embedding = TOP_KEYS[EMBEDDING]
     if head in tensors and config.tie_word_embeddings:
-        stored, tied = _read(head, tensors), _read(embedding, tensors)
+        stored, tied = (_read(tensors, key) for key in (head, embedding))
         if not np.array_equal(stored, tied):
             raise ModelError(
                 f"{head!r} differs from {embedding!r} though config.json ties them; set tie_word_embeddings to false "
@@ -229,17 +269,56 @@ def _check_complete(config: Qwen3Config, rules: dict[str, Rule], tensors: dict[s
             )
 
 
-def _read_rule(rule: Rule, tensors: dict[str, Tensor], dtype: DTypeLike) -> jax.Array:
-    """The stacked array of a rule, `[len(keys), ...]`, with one tensor of the file in memory at a time."""
-    shape = rule.shape[::-1] if rule.transpose else rule.shape
-    stacked = np.empty((len(rule.keys), *shape), dtype)
-    for slot, key in zip(stacked, rule.keys, strict=True):
-        tensor = _read(key, tensors)
-        slot[...] = tensor.T if rule.transpose else tensor
-    return jnp.asarray(stacked)
+class Reader:
+    """Makes our arrays from tensors of the file, with one tensor in memory at a time."""
+
+    def __init__(self, tensors: dict[str, Tensor], dtype: DTypeLike | None, advance: Advance) -> None:
+        """Read arrays in `dtype`, or in the file's where it is None; `advance` is told the bytes of each tensor."""
+        self.tensors = tensors
+        self.dtype = dtype
+        self.advance = advance
+
+    def stacked(self, rule: Rule) -> jax.Array:
+        """The array of a rule, `[len(keys), ...]`."""
+        dtype = self.dtype or jnp.result_type(*(self.tensors[key].dtype for key in rule.keys))
+        shape = rule.shape[::-1] if rule.transpose else rule.shape
+        stacked = np.empty((len(rule.keys), *shape), dtype)
+        for slot, tensor in zip(stacked, self._read_all(rule), strict=True):
+            slot[...] = tensor.T if rule.transpose else tensor
+        return jnp.asarray(stacked)
+
+    def quantised(self, rule: Rule, kind: Kind) -> Nf4 | Int8:
+        """The quantised kernels of a rule, stacked as they are read.
+
+        Raises:
+          ModelError: where a weight is not finite.
+        """
+        shapes = quantised_shapes(kind, (len(rule.keys), *rule.shape[::-1]))
+        stacked = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        for layer, tensor in enumerate(self._read_all(rule)):
+            stacked = _put_layer(stacked, tensor, np.int32(layer), kind)
+        finite = np.isfinite(np.asarray(jnp.max(stacked.scales, axis=range(1, stacked.scales.ndim))))
+        if not finite.all():
+            key = rule.keys[int(np.argmin(finite))]
+            raise ModelError(
+                f"{key!r} in {self.tensors[key].file} holds values that are not finite; download it again."
+            )
+        return stacked
+
+    def _read_all(self, rule: Rule) -> Iterator[np.ndarray]:
+        for key in rule.keys:
+            yield _read(self.tensors, key)
+            self.advance(self.tensors[key].size)
 
 
-def _read(key: str, tensors: dict[str, Tensor]) -> np.ndarray:
+@partial(jax.jit, static_argnames="kind", donate_argnums=0)
+def _put_layer(stacked: Nf4 | Int8, tensor: jax.Array, layer: jax.Array, kind: Kind) -> Nf4 | Int8:
+    """Quantise one kernel, stored as (out, in), into its place among the stacked ones, without a second stack."""
+    quantised = quantise(tensor.T, kind)
+    return jax.tree.map(lambda leaf, part: leaf.at[layer].set(part), stacked, quantised)
+
+
+def _read(tensors: dict[str, Tensor], key: str) -> np.ndarray:
     """One tensor; its file is mapped only while it is read, so that mapped pages do not add up."""
     with safe_open(tensors[key].file, framework="numpy") as file:
         return file.get_tensor(key)
