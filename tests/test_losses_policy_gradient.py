@@ -11,15 +11,18 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
-from fuyu_jax.controller.distribution import NEVER, action_log_probs
+from fuyu_jax.controller.distribution import NEVER, action_log_probs, masked_log_softmax
 from fuyu_jax.learn.losses.policy_gradient import (
     clipped_policy_loss,
     entropy,
     exact_kl,
+    fixed_step_rewards,
     group_advantages,
+    return_spread,
     same_state_advantages,
     step_rewards,
 )
+from fuyu_jax.learn.losses.reduce import masked_mean
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,40 @@ def test_no_gradient_through_the_advantage():
     assert slope == 0.0
 
 
+def test_ratio_is_exactly_one_before_any_update():
+    log_prob = -20 * jax.random.uniform(jax.random.key(0), (1000,))
+    clipped = clipped_policy_loss(log_prob, log_prob, jnp.ones(1000))
+    np.testing.assert_array_equal(clipped.ratio, np.ones(1000))
+    assert not clipped.clipped.any()
+
+
+@pytest.mark.parametrize("old", [-200.0, NEVER, 200.0])
+def test_a_masked_decision_with_an_absurd_ratio_has_a_zero_gradient(old):
+    """exp(200) is infinite in float32, and infinity times the mask's 0 would be NaN."""
+    mask = jnp.array([1.0, 0.0])
+
+    def mean(log_prob):
+        return masked_mean(clipped_policy_loss(log_prob, jnp.array([-1.0, old]), jnp.array([1.0, 0.0])).loss, mask)
+
+    loss, slope = jax.value_and_grad(mean)(jnp.array([-1.0, 0.0]))
+    assert float(loss) == -1.0
+    np.testing.assert_array_equal(slope, [-1.0, 0.0])
+
+
+def test_one_mean_over_all_decisions():
+    """A decision of loss 4 in one trajectory and three of loss 0 in another: 1, not 2 (each trajectory's own mean
+    first) and not 0.5 (divided by the longest possible). The KL is averaged in the same way.
+    """
+    log_prob = jnp.zeros((2, 4))
+    active = jnp.array([[1, 0, 0, 0], [1, 1, 1, 0]], bool)
+    advantage = jnp.zeros((2, 4)).at[0, 0].set(-4.0)
+    assert float(masked_mean(clipped_policy_loss(log_prob, log_prob, advantage).loss, active)) == 1.0
+    certain, even = masked_log_softmax(jnp.zeros(2), jnp.array([True, False])), jnp.log(jnp.full(2, 0.5))
+    policy = jnp.tile(even[None, None], (2, 4, 1)).at[0, 0].set(certain)
+    kl = masked_mean(exact_kl(policy, jnp.broadcast_to(even, policy.shape)), active)
+    assert float(kl) == pytest.approx(math.log(2) / 4, rel=1e-6)
+
+
 def test_advantages_stay_within_their_group():
     advantages = group_advantages(jnp.array([[0.0, 0, 0, 4], [10, 10, 10, 10]]))
     np.testing.assert_array_equal(advantages, [[-1, -1, -1, 3], [0, 0, 0, 0]])
@@ -68,6 +105,43 @@ def test_equal_rewards_give_exactly_zero(group, norm_std):
     returns = np.broadcast_to(rewards, (300, group))
     assert group != 7 or (returns - returns.mean(axis=-1, keepdims=True)).any()  # the trap is there
     np.testing.assert_array_equal(group_advantages(jnp.asarray(returns), norm_std), np.zeros((300, group)))
+
+
+@pytest.mark.parametrize("norm_std", [False, True])
+def test_a_return_that_is_no_number_leaves_its_group_comparable(norm_std):
+    nan, inf = float("nan"), float("inf")
+    returns = jnp.array([[0.0, nan, 4.0, inf], [nan, 3.0, nan, nan], [nan, nan, nan, nan], [0.3, 0.3, 0.3, -inf]])
+    size = 1.0 if norm_std else 2.0
+    expected = [[-size, 0, size, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(group_advantages(returns, norm_std), expected)
+
+
+def test_spread_over_the_batch_is_not_the_spread_that_credit_lives_on():
+    """Two groups, one all right and one all wrong: a wide batch from which nothing is learnt."""
+    spread = return_spread(jnp.array([[1.0, 1.0], [0.0, 0.0]]))
+    assert (float(spread.batch_std), float(spread.group_std), float(spread.zero_groups)) == (0.5, 0.0, 1.0)
+    spread = return_spread(jnp.array([[0.0, 0, 0, 4], [10, 10, 10, 10], [1, 1, 3, jnp.nan]]))
+    assert float(spread.zero_groups) == pytest.approx(1 / 3, rel=1e-6)
+    assert float(spread.group_std) == pytest.approx((math.sqrt(3) + 0 + math.sqrt(8 / 9)) / 3, rel=1e-5)
+    assert float(spread.batch_std) == pytest.approx(np.std([0, 0, 0, 4, 10, 10, 10, 10, 1, 1, 3]), rel=1e-5)
+
+
+def test_without_spread_only_the_kl_pulls():
+    """All rewards equal: without the KL the gradient is exactly 0; with it, and off the reference, it is the KL's."""
+    advantage = group_advantages(jnp.ones((1, 4)), norm_std=True)[0]
+    logits = jnp.array([0.2, -0.1, 0.4])
+    reference = jax.nn.log_softmax(jnp.zeros(3))
+
+    def objective(logits, kl_weight):
+        log_probs = jax.nn.log_softmax(logits)
+        clipped = clipped_policy_loss(jnp.tile(log_probs[:1], 4), jnp.tile(log_probs[:1], 4), advantage)
+        return jnp.mean(clipped.loss) + kl_weight * exact_kl(log_probs, reference)
+
+    np.testing.assert_array_equal(jax.grad(objective)(logits, 0.0), np.zeros(3))
+    pull = jax.grad(lambda x: 0.04 * exact_kl(jax.nn.log_softmax(x), reference))(logits)
+    np.testing.assert_allclose(jax.grad(objective)(logits, 0.04), pull, atol=1e-8)
+    assert np.abs(pull).max() > 1e-3
+    np.testing.assert_allclose(jax.grad(objective)(jnp.zeros(3), 0.04), np.zeros(3), atol=1e-8)
 
 
 def test_equal_rewards_have_a_zero_gradient():
@@ -100,6 +174,49 @@ def test_rewards_of_a_spent_budget():
     np.testing.assert_allclose(solved, [-0.01 + 0.5, -0.01 + 1.0 - 0.5], atol=1e-6)
     unsolved = _episode([1, 1], [0, 0], [0, 1, 0], [0.0, 1.0, 0.5])
     np.testing.assert_allclose(unsolved, [-0.01 + 1.0, -0.01 - 1.0], atol=1e-6)
+
+
+def _fixed(active, stopped, solved, reachable):
+    return np.asarray(fixed_step_rewards(*(jnp.array(part, bool) for part in (active, stopped, solved, reachable))))
+
+
+def test_fixed_rewards_by_hand():
+    """Kept, destroyed, then an edit that can neither keep nor destroy anything, then a false STOP."""
+    got = _fixed([1, 1, 1, 1, 0], [0, 0, 0, 1, 0], [0] * 6, [1, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(got, [0.2, -0.5, 0.0, -0.5, 0.0], atol=1e-7)
+    right_stop = _fixed([1, 1, 0], [0, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1])
+    np.testing.assert_allclose(right_stop, [0.2, 1.0, 0.0], atol=1e-7)
+    spent_budget = _fixed([1, 1], [0, 0], [0, 0, 1], [1, 1, 1])
+    np.testing.assert_allclose(spent_budget, [0.2, 1.2], atol=1e-7)
+    passing_by = _fixed([1, 1], [0, 0], [0, 1, 0], [1, 1, 0])
+    np.testing.assert_allclose(passing_by, [0.2, -0.5], atol=1e-7)
+
+
+def test_fixed_rewards_prefer_dawdling_and_shaped_ones_do_not():
+    """Four harmless detours before the same right STOP: what the fixed bonus pays for."""
+    short = ([1, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1])
+    long = ([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1, 1])
+    assert _fixed(*long, [1] * 7).sum() > _fixed(*short, [1] * 7).sum()
+    potential = [1.0] * 7
+    assert _episode(*long, potential).sum() < _episode(*short, potential).sum()
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.booleans(), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=7, max_size=7))
+def test_fixed_rewards_equal_a_plain_loop(length, stops, states):
+    solved, reachable = (list(column) for column in zip(*states, strict=True))
+    expected = [0.0] * 6
+    for t in range(length):
+        if stops and t == length - 1:
+            expected[t] = 1.0 if solved[t] else -0.5
+        else:
+            if reachable[t]:
+                expected[t] += 0.2 if reachable[t + 1] else -0.5
+            if t == length - 1 and solved[t + 1]:
+                expected[t] += 1.0
+    active = [t < length for t in range(6)]
+    stopped = [stops and t == length - 1 for t in range(6)]
+    np.testing.assert_allclose(_fixed(active, stopped, solved, reachable), expected, atol=1e-6)
 
 
 @hypothesis_settings(max_examples=60, deadline=None)

@@ -17,7 +17,23 @@ class RewardSizes(NamedTuple):
     step: float = -0.01
 
 
+class FixedRewardSizes(NamedTuple):
+    """Rewards of the original's events. It did not publish its sizes; these are ours.
+
+    Attributes:
+      solved, false_stop: a right STOP (or a solved end), and a false one.
+      kept, destroyed: an edit after which the reference still fits the budget left, and one after which it no longer
+        does. An edit made when it was already out of reach earns nothing.
+    """
+
+    solved: float = 1.0
+    false_stop: float = -0.5
+    kept: float = 0.2
+    destroyed: float = -0.5
+
+
 DEFAULT_REWARDS = RewardSizes()
+ORIGINAL_REWARDS = FixedRewardSizes()
 
 
 def step_rewards(
@@ -37,31 +53,108 @@ def step_rewards(
       float32 `[..., T]`, zero where inactive.
     """
     chex.assert_equal_shape([active, stopped, solved[..., 1:], potential[..., 1:]])
-    after = jnp.concatenate([active[..., 1:], jnp.zeros_like(active[..., :1])], axis=-1)
-    ends = active & ~after
-    now_solved = jnp.where(stopped, solved[..., :-1], solved[..., 1:])
-    events = jnp.where(stopped, jnp.where(now_solved, sizes.solved, sizes.false_stop), sizes.step)
-    events = events + jnp.where(ends & ~stopped & now_solved, sizes.solved, 0.0)
-    shaping = jnp.where(ends, 0.0, potential[..., 1:]) - potential[..., :-1]
+    events = _ending_rewards(active, stopped, solved, sizes.solved, sizes.false_stop)
+    events = events + jnp.where(stopped, 0.0, sizes.step)
+    shaping = jnp.where(_last(active), 0.0, potential[..., 1:]) - potential[..., :-1]
     return jnp.where(active, events + shaping, 0.0)
+
+
+def fixed_step_rewards(
+    active: jax.Array,
+    stopped: jax.Array,
+    solved: jax.Array,
+    reachable: jax.Array,
+    sizes: FixedRewardSizes = ORIGINAL_REWARDS,
+) -> jax.Array:
+    """The original's reward of each decision: a bonus for harmless edits and a fine for harmful ones, of fixed sizes.
+
+    Not potential-based: a harmless edit that leads nowhere earns as much as one that repairs, so the longest
+    trajectory may win. `step_rewards` is what cures it.
+
+    Args:
+      active: bool `[..., T]`, a decision was taken here.
+      stopped: bool `[..., T]`, it was STOP.
+      solved: bool `[..., T + 1]`, of the program before each decision, and at the end.
+      reachable: bool `[..., T + 1]`, whether the reference fits the budget left there.
+      sizes: of the events.
+
+    Returns:
+      float32 `[..., T]`, zero where inactive.
+    """
+    chex.assert_equal_shape([active, stopped, solved[..., 1:], reachable[..., 1:]])
+    events = _ending_rewards(active, stopped, solved, sizes.solved, sizes.false_stop)
+    edits = jnp.where(reachable[..., 1:], sizes.kept, sizes.destroyed)
+    edits = jnp.where(reachable[..., :-1] & ~stopped, edits, 0.0)
+    return jnp.where(active, events + edits, 0.0)
+
+
+def _last(active: jax.Array) -> jax.Array:
+    """The last decision of each episode: bool `[..., T]`."""
+    after = jnp.concatenate([active[..., 1:], jnp.zeros_like(active[..., :1])], axis=-1)
+    return active & ~after
+
+
+def _ending_rewards(
+    active: jax.Array, stopped: jax.Array, solved: jax.Array, right: float, false_stop: float
+) -> jax.Array:
+    """Reward of STOP and of an end that a spent budget made: float32 `[..., T]`."""
+    at_stop = jnp.where(solved[..., :-1], right, false_stop)
+    at_end = jnp.where(_last(active) & solved[..., 1:], right, 0.0)
+    return jnp.where(stopped, at_stop, at_end)
 
 
 def group_advantages(returns: jax.Array, norm_std: bool = False) -> jax.Array:
     """Trajectory-level credit: each return less its group's mean (GRPO, arXiv 2402.03300; Dr. GRPO without the std).
 
-    A group of equal returns gets exactly 0. That is decided on the raw numbers: in float32 the mean of equal numbers
-    is often one unit in the last place off.
+    A group of equal returns gets exactly 0, and so does a group of one. That is decided on the raw numbers: in float32
+    the mean of equal numbers is often one unit in the last place off. A return that is not finite says nothing: it gets
+    0, and its group is compared without it.
 
     Args:
       returns: float32 `[..., G]`.
       norm_std: divide by the group's population standard deviation, as the original GRPO does.
     """
-    centred = returns - jnp.mean(returns, axis=-1, keepdims=True)
-    spread = jnp.max(returns, axis=-1, keepdims=True) != jnp.min(returns, axis=-1, keepdims=True)
+    counts = jnp.isfinite(returns)
+    known = jnp.where(counts, returns, 0.0)
+    total = jnp.maximum(jnp.sum(counts, axis=-1, keepdims=True), 1)
+    centred = jnp.where(counts, known - jnp.sum(known, axis=-1, keepdims=True) / total, 0.0)
+    spread = _has_spread(returns)[..., None]
     if norm_std:
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        variance = jnp.sum(jnp.square(centred), axis=-1, keepdims=True) / total
         centred = centred / jnp.sqrt(jnp.where(spread, variance, 1.0))
     return jnp.where(spread, centred, 0.0)
+
+
+def _has_spread(returns: jax.Array) -> jax.Array:
+    """Whether the finite returns of a group differ: float32 `[..., G]` to bool `[...]`."""
+    counts = jnp.isfinite(returns)
+    high = jnp.max(jnp.where(counts, returns, -jnp.inf), axis=-1)
+    return high > jnp.min(jnp.where(counts, returns, jnp.inf), axis=-1)
+
+
+class ReturnSpread(NamedTuple):
+    """How far returns `[..., G]` lie apart, all float32 `[]`; only the last two concern group-relative credit.
+
+    Attributes:
+      batch_std: population standard deviation over all returns.
+      group_std: mean over groups of each one's own.
+      zero_groups: share of groups whose returns are all equal, from which nothing is learnt.
+    """
+
+    batch_std: jax.Array
+    group_std: jax.Array
+    zero_groups: jax.Array
+
+
+def return_spread(returns: jax.Array) -> ReturnSpread:
+    """The spread of returns float32 `[..., G]` over the batch and within its groups."""
+    spread = _has_spread(returns)
+    known = jnp.where(jnp.isfinite(returns), returns, jnp.nan)
+    return ReturnSpread(
+        batch_std=jnp.nanstd(known),
+        group_std=jnp.mean(jnp.where(spread, jnp.nanstd(known, axis=-1), 0.0)),
+        zero_groups=1.0 - jnp.mean(spread.astype(jnp.float32)),
+    )
 
 
 def same_state_advantages(credit: jax.Array, state: jax.Array, active: jax.Array) -> jax.Array:
