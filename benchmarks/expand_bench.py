@@ -13,7 +13,7 @@ import vm
 from benchmarks.program_mix import Mix, program_mix
 from benchmarks.timing import Contender, Report, compiled, measure
 from vm import lowering
-from vm.expand import Expansion, every_edit, expand
+from vm.expansion import Expansion, every_edit, expand
 
 BENCH = "expand"
 BATCHES = (1, 64)

@@ -138,3 +138,19 @@ def test_width_zero_is_the_exact_part():
     task = jax.tree.map(lambda x: x[2], (tasks().start, tasks().public, tasks().hidden))
     search = jax.jit(lambda *task: oracle_search(*task, STEPS, 0))(*task)
     assert int(search.edits) == found().edits[2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"k": -1}, "-1 edits"),
+        ({"width": -2}, "-2 programs wide"),
+        ({"ranked": 0}, "0 examples"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(changed, message):
+    start, public = jax.tree.map(lambda x: x[0], (tasks().start, tasks().public))
+    with pytest.raises(ValueError, match=message):
+        vm.reachable(start, public, **{"k": 1, **changed})
+    with pytest.raises(ValueError, match="a search for 0 edits"):
+        vm.repair(start, public, 0)

@@ -9,7 +9,7 @@ from vm_random import random_cases, stack_inputs, stack_programs
 import vm
 from vm import reference
 from vm.controls import decode
-from vm.expand import arrange, expand
+from vm.expansion import arrange, expand
 from vm.observation import run_all
 
 SMALL = vm.Settings(slots=3, args=4)

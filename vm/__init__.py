@@ -2,19 +2,26 @@
 
 from vm.assembler import assemble as assemble
 from vm.assembler import disassemble as disassemble
+from vm.beam import reachable as reachable
+from vm.beam import repair as repair
 from vm.behaviour import EVALUATION_SPLITS as EVALUATION_SPLITS
 from vm.behaviour import SPLITS as SPLITS
 from vm.edits import apply_action as apply_action
 from vm.edits import valid_actions as valid_actions
+from vm.expansion import Expansion as Expansion
+from vm.expansion import expand as expand
 from vm.grammar import FAMILIES as FAMILIES
 from vm.isa import OPCODES as OPCODES
 from vm.machine import run as run
 from vm.machine import trace as trace
+from vm.oracle import Teaching as Teaching
+from vm.oracle import distance as distance
 from vm.prompts import PromptPlan as PromptPlan
 from vm.prompts import TokenTable as TokenTable
 from vm.prompts import render_text as render_text
 from vm.prompts import render_tokens as render_tokens
 from vm.prompts import token_table as token_table
+from vm.reach import Search as Search
 from vm.streams import TaskStream as TaskStream
 from vm.streams import split_manifest as split_manifest
 from vm.tasks import TaskArrays as TaskArrays

@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from vm.expand import expand
+from vm.expansion import expand
 from vm.reach import EXACT_EDITS, Search, first_right, reach
 from vm.types import DEFAULT_SETTINGS, Examples, Program, Settings, Value, values_equal
 
@@ -67,8 +67,15 @@ def oracle_search(
       steps: static number K of edits to allow, at least 1.
       width: static beam width W; 0 for no search beyond two edits.
       settings: static sizes.
+
+    Raises:
+      ValueError: for fewer than one edit, a negative width, or no public examples.
     """
     chex.assert_rank(start.op, 1)
+    if steps < 1:
+        raise ValueError(f"a search for {steps} edits finds nothing; allow at least 1.")
+    if width < 0:
+        raise ValueError(f"a beam can't be {width} programs wide; use 0 (no beam) or more.")
     near = reach(start, public, hidden, min(steps, EXACT_EDITS), settings)
     unused = steps - near.actions.shape[0]
     exact = near.edits <= near.actions.shape[0]
@@ -180,8 +187,13 @@ def reachable(
       k: static number of edits, at least 0.
       width: static beam width.
       settings: static sizes.
-      ranked: static number of the first examples that candidates are ranked on.
+      ranked: static number of the first examples that candidates are ranked on, at least 1.
+
+    Raises:
+      ValueError: for a number that is out of these ranges, or no examples.
     """
+    if k < 0:
+        raise ValueError(f"{k} edits can't be asked about; use 0 or more.")
     return repair(program, examples, max(k, 1), width, settings, ranked).edits <= k
 
 
@@ -193,7 +205,10 @@ def repair(
     settings: Settings = DEFAULT_SETTINGS,
     ranked: int = 4,
 ) -> Search:
-    """The edits that make a program right on all examples, as few as the search found. See `reachable`, but k > 0."""
+    """The edits that make a program right on all examples, as few as the search found. See `reachable`, but k > 0.
+
+    Knows the targets only; `vm.oracle.repair` goes along the reference.
+    """
     public, hidden = (
         jax.tree.map(lambda x, part=part: x[part], examples) for part in (slice(ranked), slice(ranked, None))
     )

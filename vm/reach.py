@@ -1,10 +1,10 @@
 """Exactly which tasks are solved within two edits: every program that near is judged, however it differs.
 
 A program two edits away differs in two slots, by one edit each, or in one slot that got an opcode and an argument. So
-there are three kinds of walk (`vm.expand`): over the program itself with all edits; over the program itself with every
-opcode that reads an argument and every argument; and for each first edit, over the program after it with all edits of
-later slots. Left out is what cannot solve, a first edit that fails on an example, and what is the same program again:
-an edit of a blank slot whose neighbour to the left is as blank.
+there are three kinds of walk (`vm.expansion`): over the program itself with all edits; over the program itself with
+every opcode that reads an argument and every argument; and for each first edit, over the program after it with all
+edits of later slots. Left out is what cannot solve, a first edit that fails on an example, and what is the same program
+again: an edit of a blank slot whose neighbour to the left is as blank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from vm import datapath
 from vm.edits import valid_actions
-from vm.expand import Question, arrange, edited_slots, every_edit, walk
+from vm.expansion import Question, arrange, edited_slots, every_edit, walk
 from vm.isa import READS_ARG
 from vm.observation import matches
 from vm.types import DEFAULT_SETTINGS, NUM_OPCODES, Examples, Program, Settings

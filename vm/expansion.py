@@ -83,8 +83,11 @@ def expand(program: Program, inputs: Value, settings: Settings = DEFAULT_SETTING
 
     Args:
       program: int32 `[L]` fields; bad opcodes and arguments are allowed.
-      inputs: `Value[E, 2]`.
+      inputs: `Value[E, 2]`, one example or more.
       settings: the machine's sizes.
+
+    Raises:
+      ValueError: for no examples.
     """
     chex.assert_shape([program.op, program.arg], (settings.slots,))
     chex.assert_shape(inputs.words, (None, 2, settings.width))
@@ -122,7 +125,12 @@ def arrange(candidates: Program, examples: int, settings: Settings) -> Controls:
     """Control words of candidate instructions `[L, N]` in blocks that E examples can share: `[L, B, C]`.
 
     What fills the last block up is NOP.
+
+    Raises:
+      ValueError: for no examples, or too many.
     """
+    if not 1 <= examples <= lowering.CHUNK:
+        raise ValueError(f"{examples} examples can't be walked side by side; use 1 to {lowering.CHUNK}.")
     count = candidates.op.shape[1]
     size = _block_size(count, examples)
     blocks = -(-count // size)
@@ -133,7 +141,7 @@ def arrange(candidates: Program, examples: int, settings: Settings) -> Controls:
 
 def _block_size(count: int, examples: int) -> int:
     """Candidates in a block, of N in all: few blocks, and their lanes fill whole vectors where that is possible."""
-    most = max(1, lowering.CHUNK // examples)
+    most = lowering.CHUNK // examples
     fits = lowering.VECTOR // math.gcd(lowering.VECTOR, examples)  # so many candidates end where a vector ends
     if fits > most:
         return min(count, most)
@@ -157,18 +165,13 @@ def walk(
       program: `[L]`.
       candidates: instructions to try in each slot, `[L, B, C]` from `arrange`.
       wanted: bool `[L]`, the slots in which they are tried.
-      inputs: `Value[E, 2]`, at most `lowering.CHUNK` examples.
+      inputs: `Value[E, 2]`, the examples that the candidates are arranged for.
       seen: a tree of arrays `[E]` for `finish`.
       settings: the machine's sizes.
 
     Returns:
       The tree of `finish`, its leaves `[C, ...]` now `[L, B * C, ...]`; zeros for slots that were not tried.
-
-    Raises:
-      ValueError: for too many examples.
     """
-    if (examples := inputs.type.shape[0]) > lowering.CHUNK:
-        raise ValueError(f"{examples} examples are too many to walk side by side; use at most {lowering.CHUNK}.")
     slots = jnp.arange(1, settings.slots + 1, dtype=jnp.int32)
     last = jnp.max(jnp.where(wanted, slots, 0))
     end = jnp.max(jnp.where(program.op != 0, slots, 0))
@@ -179,9 +182,9 @@ def walk(
 
 
 def _parts(inputs: Value, size: int) -> list[Value]:
-    """Examples `[E, 2]` in parts of at most `size`."""
-    count = inputs.type.shape[0]
-    return [jax.tree.map(lambda leaf, i=i: leaf[i : i + size], inputs) for i in range(0, count, size)]
+    """Examples `[E, 2]` in parts of at most `size`; at least one part."""
+    firsts = range(0, max(inputs.type.shape[0], 1), size)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i : i + size], inputs) for i in firsts]
 
 
 def _outputs(state: datapath.State, seen: Any, examples: int) -> Array:
