@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from vm import prompts
 from vm.isa import OPCODES, READS_ARG
@@ -25,24 +27,37 @@ def word_encoder():
     return lambda text: [ids[word] for word in prompts.words(text)]
 
 
-@pytest.fixture(scope="module")
-def bpe_encode():
-    """Qwen's tokenizer where FUYU_BPE_TOKENIZER names its folder, else a small byte-level BPE trained on prompts."""
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = os.environ.get("FUYU_BPE_TOKENIZER")
-    if folder:
-        tokenizer = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
-    else:
-        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=400,
-            show_progress=False,
-            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        )
-        corpus = [text.format(k=7) for row in PHRASES.values() for text in row[::2]]
-        tokenizer.train_from_iterator([f"Start from the list x: {text}, then add 3." for text in corpus], trainer)
+def byte_level_bpe(pre_tokenizer):
+    """A small byte-level BPE trained on prompts, so that words merge with the space before them."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    corpus = [text.format(k=k) for row in PHRASES.values() for text in row[::2] for k in (7, 15)]
+    tokenizer.train_from_iterator([f"Start from the list x: {text}, then add 13." for text in corpus], trainer)
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def qwen_pre_tokenizer():
+    """Pieces as Qwen makes them: each digit alone, the space before a number apart, punctuation with its space."""
+    pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    split = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def tokenizer_of(folder):
+    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+ENCODERS = {
+    "words": word_encoder,
+    "bpe, numbers in one piece": lambda: byte_level_bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "bpe, digits one by one": lambda: byte_level_bpe(qwen_pre_tokenizer()),
+}
+if folder := os.environ.get("FUYU_BPE_TOKENIZER"):  # a folder with Qwen's own tokenizer
+    ENCODERS[folder] = lambda: tokenizer_of(folder)
 
 
 def all_phrases(arg=7):
@@ -163,9 +178,21 @@ def test_prompts_are_short_for_a_word_level_tokenizer(instructions, limit):
     assert prompts.longest_prompt(prompts.token_table(word_encoder()), instructions) == max(lengths)
 
 
-@pytest.mark.parametrize("kind", ["words", "bpe"])
-def test_tokens_made_inside_jit_equal_the_encoded_text(kind, bpe_encode):
-    encode = word_encoder() if kind == "words" else bpe_encode
+def test_the_small_tokenizers_split_as_they_should():
+    """What the next test has to cover: pieces that begin with a space, one token for 15 or two, punctuation apart."""
+    text = "Start from the list x: keep the values > 15, then"
+    together, apart = (ENCODERS[kind]() for kind in list(ENCODERS)[1:3])
+    for encode in (together, apart):
+        assert encode("the list") == encode("the") + encode(" list")
+        assert len(encode(" list")) == 1 and encode(" list") != encode("list")
+        assert encode(text)[-2:] == encode(",") + encode(" then")
+    assert len(together(" 15")) == 1
+    assert apart(" 15") == apart(" ") + apart("1") + apart("5")
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_tokens_made_inside_jit_equal_the_encoded_text(kind):
+    encode = ENCODERS[kind]()
     table = prompts.token_table(encode)
     max_len = prompts.longest_prompt(table, 7)
     render = jax.jit(prompts.render_tokens, static_argnums=3)
