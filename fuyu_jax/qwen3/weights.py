@@ -131,7 +131,7 @@ def load_qwen3(
     if quant != "none":
         freeze(model)
     for name, rule in top.items():
-        getattr(model, name).set_value(reader.stacked(rule)[0])
+        getattr(model, name).set_value(reader.single(rule))
     for name, rule in layers.items():
         value = reader.stacked(rule) if quant == "none" or name not in PROJECTIONS else reader.quantised(rule, quant)
         getattr(model.layers, name).set_value(value)
@@ -278,8 +278,13 @@ class Reader:
         self.dtype = dtype
         self.advance = advance
 
+    def single(self, rule: Rule) -> jax.Array:
+        """The array of a rule with one key."""
+        (tensor,) = self._read_all(rule)
+        return jnp.asarray(tensor.T if rule.transpose else tensor, self.dtype)
+
     def stacked(self, rule: Rule) -> jax.Array:
-        """The array of a rule, `[len(keys), ...]`."""
+        """The array of a rule with a key for each layer, `[layers, ...]`."""
         dtype = self.dtype or jnp.result_type(*(self.tensors[key].dtype for key in rule.keys))
         shape = rule.shape[::-1] if rule.transpose else rule.shape
         stacked = np.empty((len(rule.keys), *shape), dtype)
@@ -296,6 +301,7 @@ class Reader:
         shapes = quantised_shapes(kind, (len(rule.keys), *rule.shape[::-1]))
         stacked = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         for layer, tensor in enumerate(self._read_all(rule)):
+            jax.block_until_ready(stacked)  # one matrix is read while one is quantised; more would pile up
             stacked = _put_layer(stacked, tensor, np.int32(layer), kind)
         finite = np.isfinite(np.asarray(jnp.max(stacked.scales, axis=range(1, stacked.scales.ndim))))
         if not finite.all():
