@@ -92,8 +92,8 @@ def load_checkpoint(path: Path, target: Any, expected: Mapping[str, Any] | None 
       DamagedCheckpoint: where the checkpoint is missing, incomplete or was changed.
       UserError: where metadata or a leaf's name, shape or dtype differ, naming the first that does.
     """
+    check_metadata(path, expected or {})
     about = _read_about(path)
-    _compare_metadata(path, about["metadata"], expected or {})
     leaves = _leaves(target)
     described = _describe(leaves)
     _compare_leaves(path, about["leaves"], described)
@@ -111,6 +111,18 @@ def read_metadata(path: Path) -> Metadata:
       DamagedCheckpoint: where it is missing or cannot be read.
     """
     return _read_about(path)["metadata"]
+
+
+def check_metadata(path: Path, expected: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint whose metadata disagree, before anything is built to restore it into.
+
+    Raises:
+      DamagedCheckpoint: where the metadata are missing or cannot be read.
+      UserError: where an entry is missing or differs, naming the first that does.
+    """
+    if difference := first_difference(read_metadata(path), expected):
+        name, there, here = difference
+        raise UserError(f"the checkpoint {path} was made with {name} {there}, but here {name} is {here}.")
 
 
 def tree_digest(tree: Any) -> str:
@@ -271,12 +283,6 @@ def _compare_leaves(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, A
 def _in_words(leaf: Mapping[str, Any]) -> str:
     kind = "" if leaf["kind"] == "array" else f"{leaf['kind']} as "
     return f"{kind}{leaf['dtype']}{list(leaf['shape'])}"
-
-
-def _compare_metadata(path: Path, saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    if difference := first_difference(saved, expected):
-        name, there, here = difference
-        raise UserError(f"the checkpoint {path} was made with {name} {there}, but here {name} is {here}.")
 
 
 def first_difference(
