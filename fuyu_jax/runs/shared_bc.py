@@ -39,7 +39,6 @@ NOT_COPYING = frozenset({
     "states_per_rollout", "reuse", "update_lr", "kl_weight", "anchor_weight", "bc_replay", "reward", "no_repeat",
     "eval_tasks", "budgets", "oracle_width",
 })  # fmt: skip
-)
 
 Recipe = dict[str, Any]
 Rows = list[dict[str, str]]
