@@ -230,7 +230,17 @@ def test_what_a_recipe_depends_on():
     recipes += [{**recipe, "code": "another"}, {**recipe, "packages": {}}]
     assert len({recipe_hash(other) for other in [recipe, *recipes]}) == 1 + len(recipes)
     assert recipe["initial_parameters"] == tree_digest(built.params.trained)
-    assert code_digest() == recipe["code"]
+
+
+def test_any_change_of_the_code_changes_its_digest(tmp_path):
+    digests = []
+    for number, (name, text) in enumerate(
+        [("vm/a.py", "1"), ("vm/a.py", "2"), ("vm/b.py", "1"), ("fuyu_jax/a.py", "1")]
+    ):
+        (tmp_path / str(number) / name).parent.mkdir(parents=True)
+        (tmp_path / str(number) / name).write_text(text)
+        digests.append(code_digest(tmp_path / str(number)))
+    assert len({*digests, code_digest()}) == 5
 
 
 def test_settings_left_out_of_the_recipe_exist():

@@ -7,6 +7,7 @@ at once the second keeps the first's.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -96,11 +97,12 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def code_digest() -> str:
+@functools.cache  # of the code that this process runs, whatever becomes of the files
+def code_digest(root: Path = SOURCE_ROOT) -> str:
     """SHA-256 of the source of both packages: with other code the same settings may train another policy."""
     digest = hashlib.sha256()
-    for path in sorted(path for package in ("vm", "fuyu_jax") for path in (SOURCE_ROOT / package).rglob("*.py")):
-        digest.update(f"{path.relative_to(SOURCE_ROOT).as_posix()}\n".encode() + path.read_bytes())
+    for path in sorted(path for package in ("vm", "fuyu_jax") for path in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
