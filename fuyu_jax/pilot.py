@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import vm
-from fuyu_jax.controller.build import build_controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
 from fuyu_jax.evaluate.measure import CHUNK, Labels, Roll, chunks, greedy, measure_policy, pass_at
@@ -22,17 +20,16 @@ from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc, grpo_echo
 from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
-from fuyu_jax.policy import Params, Play, Policy, make_play, split_controller
-from fuyu_jax.runs.errors import UserError
+from fuyu_jax.policy import Params, Play, Policy, make_play
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
+from fuyu_jax.runs.policies import CLONING, MACHINE, UPDATING, build_policy
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_settings
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
 from vm.behaviour import EVALUATION_SPLITS
-from vm.prompts import longest_prompt
 from vm.streams import TaskStream, split_manifest
 from vm.tasks import Tasks, make_tasks
 from vm.types import THREEFRY
@@ -40,9 +37,6 @@ from vm.types import THREEFRY
 EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 PASS_SAMPLES = 8
 DIAGNOSTIC_SPLIT = "val_mixed"
-TRAIN_LENGTH, LONGEST = 5, 7  # instructions of the longest train prompt, and of the longest of all
-MACHINE = vm.DEFAULT_SETTINGS
-INIT, CLONING, UPDATING = range(3)  # what the run's key is folded with
 
 
 def main(argv: Sequence[str]) -> None:
@@ -78,17 +72,7 @@ class Pilot:
     @classmethod
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
-        init_key = jax.random.fold_in(jax.random.key(settings.seed, impl=THREEFRY), INIT)
-        try:
-            built = build_controller(
-                settings.model, MACHINE, examples=settings.public, show_targets=settings.show_targets, key=init_key
-            )
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        graph, params = split_controller(built.controller)
-        length = longest_prompt(built.tokens, TRAIN_LENGTH)
-        policy = Policy(graph, MACHINE, built.tokens, length, settings.full_pass)
-        reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST))
+        policy, reader, params, source = build_policy(settings)
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
         folder.write_json("config.json", settings.to_dict())
         with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
@@ -100,7 +84,7 @@ class Pilot:
                 progress.update()
         manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
         seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
-        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
+        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
         return cls(settings, folder, Recorder(folder), policy, reader, params, splits)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 from flax import nnx
@@ -83,7 +83,7 @@ def model_options(settings: PilotSettings) -> ModelOptions:
     """How a run keeps and trains its model's weights."""
     return ModelOptions(
         settings.dtype,
-        settings.quant,
+        cast(Any, settings.quant),
         settings.lora_rank,
         settings.lora_alpha,
         tuple(name.strip() for name in settings.lora_targets.split(",")),

@@ -18,20 +18,29 @@ class Progress:
 
     Args:
       label: what is being done.
-      total: steps in all.
+      total: steps in all; with 0 nothing is ever shown.
       stream: where it is shown; stderr when None.
       clock: seconds from an arbitrary moment, never going back.
+      unit: of steps that are shown with a prefix, such as "B" for 2.1G of bytes; empty for steps that are counted.
     """
 
     def __init__(
-        self, label: str, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        label: str,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        unit: str = "",
     ) -> None:
         """Starts the clock; nothing is shown yet."""
         self._label, self._total, self._clock = label, total, clock
         self._stream = sys.stderr if stream is None else stream
         self._done, self._shown_steps, self._values = 0, -1, ""
         self._start = self._shown = clock()
-        self._bar = tqdm(total=total, desc=label, file=self._stream) if self._stream.isatty() else None
+        self._bar: tqdm | None = None
+        if self._stream.isatty() and total:
+            self._bar = tqdm(total=total, desc=label, file=self._stream, unit=unit or "it", unit_scale=bool(unit))
+        self._unit = unit
 
     def update(self, steps: int = 1, **values: float) -> None:
         """Counts finished steps and shows the latest values, such as `loss=0.52`."""
@@ -47,7 +56,7 @@ class Progress:
         """Shows the last line, if it was not shown yet."""
         if self._bar is not None:
             self._bar.close()
-        elif self._shown_steps != self._done:
+        elif self._total and self._shown_steps != self._done:
             self._show()
 
     def __enter__(self) -> Self:
@@ -68,8 +77,10 @@ class Progress:
             when = f"{tqdm.format_interval(seconds)} in all"
         else:
             when = f"{tqdm.format_interval((self._total - self._done) / rate)} left" if rate else "time left unknown"
+        count = tqdm.format_sizeof if self._unit else str
+        speed = tqdm.format_sizeof(rate, self._unit) if self._unit else f"{rate:.3g}"
         print(
-            f"{self._label}: {self._done}/{self._total}, {rate:.3g}/s{self._values}, {when}",
+            f"{self._label}: {count(self._done)}/{count(self._total)}, {speed}/s{self._values}, {when}",
             file=self._stream,
             flush=True,
         )
