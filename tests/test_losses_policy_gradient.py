@@ -263,6 +263,34 @@ def test_kl_of_equal_policies_is_exactly_zero_and_masked_actions_add_nothing():
     assert np.isfinite(gradient).all() and gradient[1] == 0.0
 
 
+def test_kl_survives_rounding():
+    """Two ways of computing the same log-probabilities differ by units in the last place; their KL does not show it."""
+    one = jax.nn.log_softmax(3 * jax.random.normal(jax.random.key(0), (200, 481)), axis=-1)
+    other = one + 1e-6 * jax.random.uniform(jax.random.key(1), one.shape, minval=-1.0)
+    plain = jnp.sum(jnp.exp(one) * (one - other), axis=-1)
+    assert jnp.abs(plain).max() > 1e-7 and plain.min() < 0.0  # the trap is there
+    kl = exact_kl(one, other)
+    assert float(kl.min()) >= 0.0 and float(kl.max()) < 1e-11
+    np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(exact_kl(x, one)))(one), np.zeros(one.shape))
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(*[st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=5, max_size=5)] * 2)
+def test_kl_equals_the_definition(policy, reference):
+    """In double precision, with what the policy never does; the reference allows at least what the policy does."""
+    allowed = [True, *(on for _, on in policy[1:])]
+    wider = [on or also for on, (_, also) in zip(allowed, reference, strict=True)]
+    logits, other = (np.array([x for x, _ in rows], np.float64) for rows in (policy, reference))
+    log_p = logits - np.log(np.exp(logits[allowed]).sum())
+    log_r = other - np.log(np.exp(other[wider]).sum())
+    expected = (np.exp(log_p) * (log_p - log_r))[allowed].sum()
+    ours = exact_kl(
+        masked_log_softmax(jnp.array(logits, jnp.float32), jnp.array(allowed)),
+        masked_log_softmax(jnp.array(other, jnp.float32), jnp.array(wider)),
+    )
+    assert float(ours) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 def test_policy_gradients_against_finite_differences():
     allowed = jnp.array([True, True, False, True])
     reference = action_log_probs(jnp.float32(0.2), jnp.zeros(4), allowed)

@@ -203,9 +203,16 @@ def clipped_policy_loss(
 def exact_kl(log_probs: jax.Array, reference: jax.Array) -> jax.Array:
     """KL(policy || reference) summed over the whole action set: two `[..., N]` of log-probabilities to `[...]`.
 
-    Actions that neither allows have log-probability `NEVER` in both and add exactly 0.
+    Each action adds p d - p + r, where r is the reference's probability and d = log p - log r. As p and r both sum to 1
+    that changes nothing, but every term is at least 0 and of second order in d: rounding of log-probabilities neither
+    gives equal policies a KL, or a negative one, nor pulls at them. Actions that neither allows have log-probability
+    `NEVER` in both and add exactly 0.
     """
-    return jnp.sum(jnp.exp(log_probs) * (log_probs - reference), axis=-1)
+    probs, gap = jnp.exp(log_probs), log_probs - reference
+    near = jnp.abs(gap) < 1.0
+    small = jnp.where(near, gap, 0.0)
+    terms = jnp.where(near, probs * (small + jnp.expm1(-small)), probs * gap - probs + jnp.exp(reference))
+    return jnp.sum(terms, axis=-1)
 
 
 def entropy(log_probs: jax.Array) -> jax.Array:

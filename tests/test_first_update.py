@@ -1,0 +1,81 @@
+"""The first update of a reward arm, on the real rollouts of a small policy: nothing has moved yet, and it shows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sharded_sweeps import small_policy, some_tasks
+
+from fuyu_jax.controller import action_log_probs
+from fuyu_jax.learn.experience import RolloutOptions, make_collect, taken
+from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, exact_kl
+from fuyu_jax.learn.losses.preference import dpo_loss, pair_log_probs
+from fuyu_jax.policy import make_play
+from vm.types import THREEFRY
+
+KEY = jax.random.key(7, impl=THREEFRY)
+ROLLOUTS = RolloutOptions(group=3, states=4, reward="reachability", no_repeat=True)
+
+
+@pytest.fixture(scope="module")
+def policy_and_params():
+    return small_policy()
+
+
+@pytest.fixture(scope="module")
+def turn(policy_and_params):
+    """One turn's experience; jax would refuse to use any key twice on the way."""
+    policy, params = policy_and_params
+    with jax.debug_key_reuse(True):
+        collect = make_collect(policy, make_play(policy, ROLLOUTS.no_repeat), ROLLOUTS)
+        return collect(params, params, some_tasks(6), KEY)[0]
+
+
+@pytest.fixture(scope="module")
+def log_probs(policy_and_params, turn):
+    """Of the policy at each decision, computed anew."""
+    policy, params = policy_and_params
+
+    @jax.jit
+    def score(params, tasks, seen, allowed):
+        readout = policy.reader(params, tasks)[1](seen)
+        return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+
+    return score(params, turn.tasks, turn.states.seen, turn.allowed)
+
+
+def test_jax_does_notice_a_key_used_twice():
+    key = jax.random.key(0, impl=THREEFRY)
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        jax.jit(lambda key: jax.random.uniform(key) + jax.random.normal(key))(key)
+
+
+def test_ratios_are_exactly_one(turn, log_probs):
+    counts = np.asarray(turn.states.weight > 0)
+    clipped = clipped_policy_loss(taken(log_probs, turn.states.action), turn.old_log_prob, turn.advantage)
+    assert counts.sum() > 50
+    np.testing.assert_array_equal(np.asarray(clipped.ratio)[counts], 1.0)
+    assert not clipped.clipped.any()
+
+
+def test_the_kl_is_exactly_zero(turn, log_probs):
+    np.testing.assert_array_equal(exact_kl(log_probs, turn.reference), np.zeros(turn.advantage.shape))
+
+
+def test_preferences_start_at_log_two_with_margins_of_exactly_zero(turn, log_probs):
+    """The best of the teacher set against the policy's own choice."""
+    winner = jnp.argmax(turn.states.teacher, axis=-1).astype(jnp.int32)[..., None] + 1
+    loser = turn.states.action[..., None]
+    pairs = [pair_log_probs(of, action) for of in (log_probs, turn.reference) for action in (winner, loser)]
+    counts = (turn.states.weight > 0)[..., None] & turn.states.teacher.any(axis=-1, keepdims=True)
+    said = dpo_loss(*pairs, counts)
+    np.testing.assert_array_equal(said.margin, np.zeros(counts.shape))
+    np.testing.assert_allclose(np.asarray(said.loss)[np.asarray(counts)], 0.693147, atol=1e-6)
+
+
+def test_decisions_that_count_were_allowed(turn):
+    """Every log-probability that a ratio is made of is of an action inside the mask."""
+    counts = np.asarray(turn.states.weight > 0)
+    old = np.asarray(turn.old_log_prob)[counts]
+    assert (old > -50).all() and (old <= 0).all()
+    assert np.isfinite(turn.advantage).all()
