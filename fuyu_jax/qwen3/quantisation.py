@@ -17,7 +17,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 Kind = Literal["int8", "nf4"]
-KINDS: tuple[Kind, ...] = ("int8", "nf4")
+Quant = Literal["none", "int8", "nf4"]
+QUANTS: tuple[Quant, ...] = ("none", "int8", "nf4")
 
 BLOCK = 64
 
@@ -47,8 +48,8 @@ NF4_LEVELS = np.array(
 NF4_MIDPOINTS = (NF4_LEVELS[:-1] + NF4_LEVELS[1:]) / np.float32(2)
 
 _INT8_LARGEST = 127
-# The reciprocal of any smaller scale would not be finite in float32.
-_SMALLEST_SCALE = np.float32(1e-38)
+# XLA may take smaller numbers for zero, whose reciprocal is not finite.
+_SMALLEST_SCALE = np.finfo(np.float32).tiny
 
 
 class Nf4(NamedTuple):
@@ -94,7 +95,7 @@ def quantise(kernel: jax.Array, kind: Kind) -> Nf4 | Int8:
         return _to_nf4(wide)
     if kind == "int8":
         return _to_int8(wide)
-    raise ValueError(f"quantisation {kind!r} is unknown; use one of {', '.join(KINDS)}.")
+    raise ValueError(f"kind is {kind!r}; use 'int8' or 'nf4'.")
 
 
 def dequantise(kernel: jax.Array | Nf4 | Int8, in_features: int, dtype: DTypeLike = jnp.float32) -> jax.Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from fuyu_jax.qwen3.config import ModelError, Qwen3Config, read_config, read_jso
 from fuyu_jax.qwen3.layers import PROJECTIONS, layer_shapes
 from fuyu_jax.qwen3.lora import freeze
 from fuyu_jax.qwen3.model import Qwen3
-from fuyu_jax.qwen3.quantisation import Int8, Kind, Nf4, quantise, quantised_shapes
+from fuyu_jax.qwen3.quantisation import QUANTS, Int8, Kind, Nf4, Quant, quantise, quantised_shapes
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -97,7 +97,7 @@ def load_qwen3(
     dtype: DTypeLike = jnp.float32,
     param_dtype: DTypeLike | None = None,
     remat: bool = True,
-    quant: Literal["none"] | Kind = "none",
+    quant: Quant = "none",
     advance: Advance = lambda read: None,
 ) -> Qwen3:
     """Load a model from a folder with `config.json` and safetensors in one file or in shards with an index.
@@ -120,6 +120,8 @@ def load_qwen3(
         unknown or of another shape, or a weight to be quantised is not finite.
       ValueError: where `quant` is unknown.
     """
+    if quant not in QUANTS:
+        raise ValueError(f"quant is {quant!r}; use one of {', '.join(QUANTS)}.")
     folder = Path(folder)
     config = read_config(folder)
     top, layers = key_table(config)
