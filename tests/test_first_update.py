@@ -10,6 +10,7 @@ from fuyu_jax.controller import action_log_probs
 from fuyu_jax.learn.experience import RolloutOptions, make_collect, taken
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, exact_kl
 from fuyu_jax.learn.losses.preference import dpo_loss, pair_log_probs
+from fuyu_jax.learn.training import start_training, take_step
 from fuyu_jax.policy import make_play
 from vm.types import THREEFRY
 
@@ -24,7 +25,7 @@ def policy_and_params():
 
 @pytest.fixture(scope="module")
 def turn(policy_and_params):
-    """One turn's experience; jax would refuse to use any key twice on the way."""
+    """One turn's experience, with jax looking out for keys that are used twice."""
     policy, params = policy_and_params
     with jax.debug_key_reuse(True):
         collect = make_collect(policy, make_play(policy, ROLLOUTS.no_repeat), ROLLOUTS)
@@ -32,16 +33,21 @@ def turn(policy_and_params):
 
 
 @pytest.fixture(scope="module")
-def log_probs(policy_and_params, turn):
-    """Of the policy at each decision, computed anew."""
-    policy, params = policy_and_params
+def score(policy_and_params, turn):
+    """A function of parameters: log-probabilities of all actions at each decision."""
+    policy, _ = policy_and_params
 
     @jax.jit
     def score(params, tasks, seen, allowed):
         readout = policy.reader(params, tasks)[1](seen)
         return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
 
-    return score(params, turn.tasks, turn.states.seen, turn.allowed)
+    return lambda params: score(params, turn.tasks, turn.states.seen, turn.allowed)
+
+
+@pytest.fixture(scope="module")
+def log_probs(policy_and_params, score):
+    return score(policy_and_params[1])
 
 
 def test_jax_does_notice_a_key_used_twice():
@@ -71,6 +77,16 @@ def test_preferences_start_at_log_two_with_margins_of_exactly_zero(turn, log_pro
     said = dpo_loss(*pairs, counts)
     np.testing.assert_array_equal(said.margin, np.zeros(counts.shape))
     np.testing.assert_allclose(np.asarray(said.loss)[np.asarray(counts)], 0.693147, atol=1e-6)
+
+
+def test_the_reference_stays_where_it_was_while_the_policy_moves(policy_and_params, turn, score):
+    _, params = policy_and_params
+    state = start_training(params)
+    push = jax.tree.map(lambda leaf: 0.01 * jnp.ones_like(leaf), params.trained)
+    for _ in range(10):
+        state, _ = take_step(state, push, jnp.float32(0.01))
+    np.testing.assert_array_equal(score(params), turn.reference)
+    assert float(jnp.max(exact_kl(score(state.params), turn.reference))) > 1e-4
 
 
 def test_decisions_that_count_were_allowed(turn):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from task_samples import LISTINGS, tasks
-from test_rollout import EDITS, hesitant_policy, lanes_of, run
+from test_rollout import EDITS, hesitant_policy, lanes_of, run, stubborn_policy
 
 from fuyu_jax.controller.distribution import action_log_probs, choose_edit
 from fuyu_jax.learn.experience import advantages
@@ -77,6 +77,30 @@ def test_more_steps_than_the_budget_change_nothing(sampled):
         assert not longer.active[2:].any()
         for leaf in jax.tree.leaves(longer.program):
             assert (np.asarray(leaf)[2:] == np.asarray(leaf)[2]).all()
+
+
+def test_every_key_is_used_once(monkeypatch):
+    """Of two lanes that never stop: a key for the edit and one for STOP at each of three decisions."""
+    used = []
+
+    def watched(draw):
+        def watch(key, *shape):
+            jax.debug.callback(lambda numbers: used.append(tuple(numbers.tolist())), jax.random.key_data(key))
+            return draw(key, *shape)
+
+        return watch
+
+    monkeypatch.setattr(jax.random, "gumbel", watched(jax.random.gumbel))
+    monkeypatch.setattr(jax.random, "uniform", watched(jax.random.uniform))
+    some = jax.tree.map(lambda leaf: leaf[:1], tasks())
+    keys, budget = jax.random.split(jax.random.key(0), (1, 2)), jnp.full((1, 2), 3, jnp.int32)
+    start = lanes_of(some.start, 2)
+    episodes = rollout(
+        stubborn_policy, some.public, some.hidden, start, budget, steps=3, keys=keys, sampled=jnp.asarray(True)
+    )
+    jax.effects_barrier()
+    assert np.asarray(episodes.active).all()
+    assert len(used) == 2 * 2 * 3 == len(set(used))
 
 
 def test_other_keys_give_other_second_decisions(sampled):
