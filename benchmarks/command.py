@@ -29,7 +29,7 @@ REPEATS = 7
 def main(argv: Sequence[str]) -> None:
     """Measure what the command line asks for, print the table and write the files."""
     options = _parse(argv)
-    path = Path(options.json) if options.json else None
+    path = None if options.json is None else Path(options.json)
     if path is not None:
         output.prepare_destination(path)
     about = output.describe_machine()

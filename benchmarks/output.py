@@ -64,6 +64,8 @@ def prepare_destination(path: Path) -> None:
     """
     if path.suffix != ".json":
         raise UserError(f"--json is {path}; give a file name that ends in .json.")
+    if path.is_dir():
+        raise UserError(f"--json {path} is a folder; give the name of a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -10,8 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # Of the processor's cores two can be devices; what is not split over devices runs on the first one.
 jax.config.update("jax_num_cpu_devices", 2)
 
-from benchmarks.command import main  # noqa: E402
-from fuyu_jax.runs.errors import run_main  # noqa: E402
+from fuyu_jax.runs.errors import run_script  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    run_script("benchmarks.command")

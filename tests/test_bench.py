@@ -192,6 +192,8 @@ def test_every_other_bench_measures(tmp_path: Path) -> None:
         (["vm", "--repeats", "0"], "--repeats is '0'; use whole numbers from 1 to 1000."),
         (["vm", "--batches", "4,x"], "--batches is 'x'; use whole numbers from 1 to "),
         (["vm", "--json", "table.csv"], "--json is table.csv; give a file name that ends in .json."),
+        (["vm", "--json", ""], "--json is .; give a file name that ends in .json."),
+        (["vm", "--json", "folder.json"], "--json folder.json is a folder; give the name of a file."),
         (
             ["vm", "--json", "file/a.json"],
             "the folder of --json file/a.json can't be made (File exists); give another.",
@@ -203,6 +205,7 @@ def test_bad_input_is_told_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    Path("folder.json").mkdir()
     assert run_main(main, words) == 2
     error = capsys.readouterr().err
     assert sentence in error

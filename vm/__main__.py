@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -29,6 +29,14 @@ examples:
 
 class BadInputError(Exception):
     """What is wrong with the command line, in one sentence."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises `BadInputError` in place of printing its usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses a command line in one sentence."""
+        raise BadInputError(f"{message}; --help lists the options.")
 
 
 class Run(NamedTuple):
@@ -98,10 +106,11 @@ def describe(pairs: Sequence[tuple[int, int]], run: Run) -> list[str]:
     return [*lines, "", f"status  {run.status.name}", f"output  {show_stack(output)}"]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="python -m vm",
+        allow_abbrev=False,
         description="Run a program of the typed bytecode machine and print the stack after each slot.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -120,6 +129,8 @@ def report(arguments: argparse.Namespace) -> str:
       BadInputError: where something in it can't be used.
     """
     if arguments.table:
+        if (arguments.listing, arguments.x, arguments.y) != (None, None, None):
+            raise BadInputError("--table prints the instruction table and runs nothing; give it alone.")
         return instruction_table()
     if arguments.listing is None:
         raise BadInputError('there is no program; give one, as in python -m vm "FGT 3; SUM" --x "[1,5,4]".')
@@ -136,9 +147,8 @@ def report(arguments: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; 0, or 2 where its input is bad."""
-    arguments = parser().parse_args(argv)
     try:
-        print(report(arguments))
+        print(report(parser().parse_args(argv)))
     except BadInputError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
