@@ -41,6 +41,11 @@ class PromptCache(NamedTuple):
     mask: jax.Array
     length: jax.Array
 
+    def widened(self, tokens: int) -> PromptCache:
+        """The same cache with free columns for further tokens behind those there are."""
+        k, v = (jnp.pad(a, [(0, 0), (0, 0), (0, tokens), (0, 0), (0, 0)]) for a in (self.k, self.v))
+        return PromptCache(k, v, jnp.pad(self.mask, [(0, 0), (0, tokens)]), self.length)
+
 
 def token_positions(mask: jax.Array) -> jax.Array:
     """Position of each token counted over real tokens only: int32 `[B, T]` from a bool mask `[B, T]`.
@@ -177,14 +182,38 @@ class Qwen3(nnx.Module):
         Returns:
           `[B, S, N, d]`.
         """
+        return self._follow(segments, cache)[0]
+
+    def decode(self, tokens: jax.Array, cache: PromptCache, place: jax.Array) -> tuple[jax.Array, PromptCache]:
+        """Read one more token of each sequence and keep its keys and values.
+
+        Args:
+          tokens: embeddings `[B, d]`.
+          cache: of the B sequences so far; `PromptCache.widened` makes places for tokens to come.
+          place: int32 `[]`, the cache's column that the token goes to; nothing real may stand there.
+
+        Returns:
+          Final hidden states `[B, d]`, and the cache with the token in it.
+        """
+        chex.assert_shape(tokens, (cache.k.shape[1], self.config.hidden_size))
+        hidden, own = self._follow(tokens[:, None, None], cache)
+        k, v = (
+            jax.lax.dynamic_update_slice_in_dim(old, new[:, :, 0], place, axis=2)
+            for old, new in zip((cache.k, cache.v), own, strict=True)
+        )
+        mask = jax.lax.dynamic_update_slice_in_dim(cache.mask, jnp.ones_like(cache.mask[:, :1]), place, axis=1)
+        return hidden[:, 0, 0], PromptCache(k, v, mask, cache.length + 1)
+
+    def _follow(self, segments: jax.Array, cache: PromptCache) -> tuple[jax.Array, KeyValues]:
+        """`extend`, and all layers' keys and values of the segments `[layers, B, S, N, Hkv, D]`."""
         chex.assert_shape(segments, (cache.k.shape[1], None, None, self.config.hidden_size))
         length = segments.shape[2]
         positions = cache.length[:, None, None] + jnp.arange(length, dtype=jnp.int32)[None, None]  # [B, 1, N]
         angles = rope_angles(positions, self.config)
         own_mask = jnp.tril(jnp.ones((1, 1, length, length), bool))
         prompt = KeyValues(cache.k, cache.v)
-        hidden, _ = self._run_layers(segments.astype(self.dtype), angles, own_mask, prompt, cache.mask)
-        return rms_norm(hidden, self.norm[...], self.config.rms_norm_eps)
+        hidden, own = self._run_layers(segments.astype(self.dtype), angles, own_mask, prompt, cache.mask)
+        return rms_norm(hidden, self.norm[...], self.config.rms_norm_eps), own
 
     def _full_pass(self, x: jax.Array, mask: jax.Array, positions: jax.Array | None) -> tuple[jax.Array, KeyValues]:
         """Hidden states `[B, T, d]` and all layers' keys and values `[layers, B, T, Hkv, D]`."""
