@@ -171,7 +171,7 @@ def find_tensors(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        for key, tensor in _list_tensors(path):
+        for key, tensor in list_tensors(path):
             if key in tensors:
                 raise ModelError(f"{key!r} is in both {tensors[key].file} and {path.name}; remove one of the two.")
             tensors[key] = tensor
@@ -216,8 +216,12 @@ def _check_index(index: Path, tensors: dict[str, Tensor]) -> None:
             raise ModelError(f"{tensor.file} holds {key!r}, which {index.name} does not list; copy the index again.")
 
 
-def _list_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Keys and places of the tensors of one safetensors file, from its header."""
+def list_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Keys and places of the tensors of one safetensors file, from its header.
+
+    Raises:
+      ModelError: where it is absent or damaged, or a dtype is not a plain float.
+    """
     try:
         with path.open("rb") as stream:
             start = stream.read(len(_LFS_POINTER))
@@ -263,7 +267,7 @@ def _check_complete(config: Qwen3Config, rules: dict[str, Rule], tensors: dict[s
         )
     embedding = TOP_KEYS[EMBEDDING]
     if head in tensors and config.tie_word_embeddings:
-        stored, tied = (_read(tensors, key) for key in (head, embedding))
+        stored, tied = (read_tensor(tensors, key) for key in (head, embedding))
         if not np.array_equal(stored, tied):
             raise ModelError(
                 f"{head!r} differs from {embedding!r} though config.json ties them; set tie_word_embeddings to false "
@@ -315,7 +319,7 @@ class Reader:
 
     def _read_all(self, rule: Rule) -> Iterator[np.ndarray]:
         for key in rule.keys:
-            yield _read(self.tensors, key)
+            yield read_tensor(self.tensors, key)
             self.advance(self.tensors[key].size)
 
 
@@ -326,7 +330,7 @@ def _put_layer(stacked: Nf4 | Int8, tensor: jax.Array, layer: jax.Array, kind: K
     return jax.tree.map(lambda leaf, part: leaf.at[layer].set(part), stacked, quantised)
 
 
-def _read(tensors: dict[str, Tensor], key: str) -> np.ndarray:
+def read_tensor(tensors: dict[str, Tensor], key: str) -> np.ndarray:
     """One tensor; its file is mapped only while it is read, so that mapped pages do not add up."""
     with safe_open(tensors[key].file, framework="numpy") as file:
         return file.get_tensor(key)
