@@ -65,6 +65,11 @@ def extra_metrics(outcomes: Outcomes) -> list[MetricsRow]:
     return table
 
 
+def budget(split: str) -> int:
+    """The edit budget at which `accuracy_at_budget` counts a split."""
+    return HARD_BUDGET if split == HARD_SPLIT else BUDGET
+
+
 def at_budget(outcomes: Outcomes) -> Outcomes:
     """The rows that `accuracy_at_budget` counts: K=8, and K=12 for `hard_composition`."""
     return outcomes.take(outcomes.k == np.where(outcomes.split == HARD_SPLIT, HARD_BUDGET, BUDGET))
