@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from fuyu_jax.evaluate.metrics import (
     BUDGET,
     COPIED_PHASE,
     HARD_BUDGET,
-    HARD_SPLIT,
     at_budget,
-    last_update,
+    budget,
     paired_difference,
     sample_std,
 )
@@ -25,18 +24,10 @@ from fuyu_jax.runs import original
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.figures import BASELINE_ARM
 from fuyu_jax.runs.markdown import percent, points, table
+from fuyu_jax.runs.reading import MODE, FinishedRun, read_run
 from fuyu_jax.runs.tables import write_atomically
 
-MODE = "learned"
 BASELINES = ("do_nothing", "random_valid", "oracle_search", "oracle_reference")
-Needed = Mapping[str, Any]
-CONFIG: Needed = {"seed": int, "arm": str}
-MANIFEST: Needed = {
-    "command": str,
-    "git": {"commit": str, "dirty": bool | None},
-    "machine": {"processor": str, "cores": int},
-    "packages": {},
-}
 README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")
 
 
@@ -52,16 +43,16 @@ def pool_runs(folders: Sequence[Path]) -> dict[str, Any]:
       UserError: where a folder is no finished run or lacks a baseline, the copied or an updated policy at its budget,
         or the runs differ in more than their seed.
     """
-    runs = [_read(folder) for folder in folders]
+    runs = [read_run(folder) for folder in folders]
     _check_together(runs)
-    seeds = [run["config"]["seed"] for run in runs]
-    phase = runs[0]["phase"]
-    outcomes, baselines = Outcomes.concatenate([run["policy"] for run in runs]), runs[0]["baselines"]
+    seeds = [run.seed for run in runs]
+    phase = runs[0].last_phase
+    outcomes, baselines = Outcomes.concatenate([run.policy for run in runs]), runs[0].outcomes.select(arm=BASELINE_ARM)
     copied, updated = outcomes.select(phase=COPIED_PHASE), outcomes.select(phase=phase)
     splits = list(dict.fromkeys(outcomes.split.tolist()))
     rows = []
     for split in [*splits, ALL_SPLITS]:
-        row: dict[str, Any] = {"split": split, "k": HARD_BUDGET if split == HARD_SPLIT else BUDGET}
+        row: dict[str, Any] = {"split": split, "k": budget(split)}
         for name in BASELINES:
             row[name] = float(_of(baselines.select(phase=name), split).solved.mean())
         for name, side in (("copied", copied), ("updated", updated)):
@@ -74,7 +65,7 @@ def pool_runs(folders: Sequence[Path]) -> dict[str, Any]:
             asdict(paired_difference(updated.select(seed=seed), copied.select(seed=seed), split)) for seed in seeds
         ]
         rows.append(row)
-    return {"arm": runs[0]["config"]["arm"], "phase": phase, "splits": rows, "runs": [_origin(run) for run in runs]}
+    return {"arm": runs[0].arm, "phase": phase, "splits": rows, "runs": [run.origin() for run in runs]}
 
 
 def pooled_table(pooled: dict[str, Any]) -> str:
@@ -84,10 +75,10 @@ def pooled_table(pooled: dict[str, Any]) -> str:
     cells = []
     for row in pooled["splits"]:
         found = row["difference"]
-        budget = f"{BUDGET}, hard {HARD_BUDGET}" if row["split"] == ALL_SPLITS else row["k"]
+        k = f"{BUDGET}, hard {HARD_BUDGET}" if row["split"] == ALL_SPLITS else row["k"]
         cells.append(
             [
-                f"{row['split']} ({budget})",
+                f"{row['split']} ({k})",
                 percent(row["do_nothing"]),
                 _with_spread(row["copied"]),
                 _with_spread(row["updated"]),
@@ -175,101 +166,52 @@ def _write(option: str, path: Path, content: str) -> None:
         raise UserError(f"{option}: {path} cannot be written ({error.strerror}); give another place.") from error
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """The parts of a run that are pooled, checked to be whole."""
-    try:
-        config, manifest = (
-            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "dataset_manifest.json")
-        )
-        outcomes = Outcomes.read(folder / "outcomes.csv")
-        outcomes.check_unique()
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
-        raise UserError(f"{folder} is no finished run ({error}); give the folder of a run that ended.") from error
-    except KeyError as error:
-        raise UserError(f"{folder}: outcomes.csv has no column {error}; give the folder of a run that ended.") from None
-    for name, content, needed in (("config.json", config, CONFIG), ("dataset_manifest.json", manifest, MANIFEST)):
-        if wrong := _first_wrong(content, needed):
-            raise UserError(f"{folder}: {name} has no valid {wrong}; give the folder of a run that ended.")
-    seed = config["seed"]
-    policy = outcomes.select(mode=MODE)
-    policy = policy.take(policy.arm != BASELINE_ARM)
-    if others := set(policy.seed.tolist()) - {seed}:
-        raise UserError(
-            f"{folder}: outcomes.csv holds seed {min(others)}, config.json says {seed}; copy the run again."
-        )
-    phase = last_update(policy.phase.tolist())
+def _measured(run: FinishedRun) -> list[tuple[str, int]]:
+    """Split and index of the tasks that every phase measured, refused where one lacks some or there is no update."""
+    phase = run.last_phase
     if phase is None:
-        raise UserError(f"{folder} has no decision update in its {MODE} mode; give runs of an arm that has one.")
-    baselines = outcomes.select(arm=BASELINE_ARM)
-    tasks = _tasks(outcomes.select(arm=BASELINE_ARM, phase=BASELINES[0]), outcomes, folder, BASELINES[0])
-    for side, names in ((baselines, BASELINES), (policy, (COPIED_PHASE, phase))):
+        raise UserError(f"{run.folder} has no decision update in its {MODE} mode; give runs of an arm that has one.")
+    baselines = run.outcomes.select(arm=BASELINE_ARM)
+    tasks = _tasks(baselines.select(phase=BASELINES[0]), run, BASELINES[0])
+    for side, names in ((baselines, BASELINES), (run.policy, (COPIED_PHASE, phase))):
         for name in names:
-            if _tasks(side.select(phase=name), outcomes, folder, name) != tasks:
-                raise UserError(f"{folder}: {name} and {BASELINES[0]} are of different tasks; give a run that ended.")
-    return {"folder": folder, "config": config, "manifest": manifest, "phase": phase, "tasks": tasks} | {
-        "policy": policy,
-        "baselines": baselines,
-    }
+            if _tasks(side.select(phase=name), run, name) != tasks:
+                raise UserError(
+                    f"{run.folder}: {name} and {BASELINES[0]} are of different tasks; give a run that ended."
+                )
+    return tasks
 
 
-def _tasks(rows: Outcomes, whole: Outcomes, folder: Path, phase: str) -> list[tuple[str, int]]:
+def _tasks(rows: Outcomes, run: FinishedRun, phase: str) -> list[tuple[str, int]]:
     """Split and index of the tasks that a phase measured, refused where it lacks a split at its budget."""
-    for split in dict.fromkeys(whole.split.tolist()):
-        k = HARD_BUDGET if split == HARD_SPLIT else BUDGET
+    for split in dict.fromkeys(run.outcomes.split.tolist()):
+        k = budget(split)
         if not len(rows.select(split=split, k=k)):
-            raise UserError(f"{folder} has no outcomes of {phase} in {split} at K={k}; give a run that measured them.")
+            raise UserError(
+                f"{run.folder} has no outcomes of {phase} in {split} at K={k}; give a run that measured them."
+            )
     final = at_budget(rows)
     return sorted(set(zip(final.split.tolist(), final.task.tolist(), strict=True)))
 
 
-def _first_wrong(content: Any, needed: Needed) -> str | None:
-    """The first needed entry that is absent or of another kind, as `git.commit`."""
-    if not isinstance(content, dict):
-        return "object"
-    for name, kind in needed.items():
-        value = content.get(name)
-        if isinstance(kind, dict):
-            if not isinstance(value, dict):
-                return name
-            if inner := _first_wrong(value, kind):
-                return f"{name}.{inner}"
-        elif name not in content or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            return name
-    return None
-
-
-def _check_together(runs: Sequence[dict[str, Any]]) -> None:
-    """Refuse runs that differ in more than their seed, or share one."""
+def _check_together(runs: Sequence[FinishedRun]) -> None:
+    """Refuse runs that are not whole, differ in more than their seed, or share one."""
+    tasks = [_measured(run) for run in runs]
     first, seeds = runs[0], set()
-    for run in runs:
-        configs = [{k: v for k, v in each["config"].items() if k not in ("seed", "out")} for each in (first, run)]
-        if configs[0] != configs[1] or run["config"]["seed"] in seeds:
+    for run, mine in zip(runs, tasks, strict=True):
+        if run.settings() != first.settings() or run.seed in seeds:
             raise UserError(
-                f"{run['folder']} differs from {first['folder']} in more than its seed, or shares a seed; "
+                f"{run.folder} differs from {first.folder} in more than its seed, or shares a seed; "
                 "give runs of one command, a seed each."
             )
-        if run["phase"] != first["phase"]:
+        if run.last_phase != first.last_phase:
             raise UserError(
-                f"{run['folder']} ends with {run['phase']}, {first['folder']} with {first['phase']}; "
+                f"{run.folder} ends with {run.last_phase}, {first.folder} with {first.last_phase}; "
                 "give runs with as many rounds."
             )
-        if run["tasks"] != first["tasks"]:
-            raise UserError(
-                f"{run['folder']} and {first['folder']} measured different tasks; give runs of one set of tasks."
-            )
-        seeds.add(run["config"]["seed"])
-
-
-def _origin(run: dict[str, Any]) -> dict[str, Any]:
-    manifest = run["manifest"]
-    machine = manifest["machine"]
-    return {
-        "seed": run["config"]["seed"],
-        "command": manifest["command"],
-        "commit": manifest["git"]["commit"] + (" with local changes" if manifest["git"]["dirty"] else ""),
-        "machine": f"{machine['processor']}, {machine['cores']} cores",
-        "packages": manifest["packages"],
-    }
+        if mine != tasks[0]:
+            raise UserError(f"{run.folder} and {first.folder} measured different tasks; give runs of one set of tasks.")
+        seeds.add(run.seed)
 
 
 def _of(outcomes: Outcomes, split: str) -> Outcomes:
