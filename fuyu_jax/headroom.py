@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vm
-from fuyu_jax.evaluate.measure import chunks
+from fuyu_jax.evaluate.measure import EVALUATION_SEED, chunks
 from fuyu_jax.evaluate.metrics import ALL_SPLITS, wilson
 from fuyu_jax.runs import plotting
-from fuyu_jax.runs.command_line import Parser
+from fuyu_jax.runs.command_line import Parser, rising_numbers, whole_number
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest
@@ -29,7 +29,6 @@ from vm.tasks import TaskArrays, Tasks
 
 COLUMNS = ("method", "split", "k", "n", "solve_rate", "low", "high", "mean_edits", "mean_executions")
 APART_COLUMNS = ("split", "k", "n", "exact_search_only", "search_only", "reference_only", "both")
-EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 LARGEST_CHUNK = 256
 MACHINE = vm.DEFAULT_SETTINGS
 
@@ -222,22 +221,11 @@ def parse_settings(argv: Sequence[str]) -> HeadroomSettings:
     start = base.start if given.start is None else given.start
     if start not in STARTS:
         raise UserError(f"--start is {start!r}; use one of {', '.join(STARTS)}.")
-    budgets = base.k if given.k is None else tuple(_number("k", text, 0, MAX_BUDGET) for text in given.k)
-    if list(budgets) != sorted(set(budgets)):
-        raise UserError(f"--k is {' '.join(given.k)}; give each number once, in rising order.")
     return HeadroomSettings(
-        k=budgets,
-        tasks=_number("tasks", given.tasks, 2, 4096, base.tasks),
+        k=rising_numbers("k", given.k, MAX_BUDGET, base.k),
+        tasks=whole_number("tasks", given.tasks, 2, 4096, base.tasks),
         out=given.out,
-        width=_number("width", given.width, 0, 256, base.width),
+        width=whole_number("width", given.width, 0, 256, base.width),
         start=start,
-        chunk=_number("chunk", given.chunk, 1, LARGEST_CHUNK, base.chunk),
+        chunk=whole_number("chunk", given.chunk, 1, LARGEST_CHUNK, base.chunk),
     )
-
-
-def _number(name: str, text: str | None, low: int, high: int, default: int = 0) -> int:
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
-        raise UserError(f"--{name} is {text!r}; use a whole number from {low} to {high}.")
-    return int(text)

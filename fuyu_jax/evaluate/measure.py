@@ -18,6 +18,7 @@ from vm.types import THREEFRY
 
 MODES = ("forced", "learned", "value_gated", "verified")
 CHUNK = 64  # tasks in one compiled call
+EVALUATION_SEED = 0  # data seed of the evaluation tasks: always the same ones
 
 
 class Labels(NamedTuple):
@@ -181,19 +182,32 @@ def pass_at(
     lanes: int,
     seed: int,
 ) -> dict[str, float]:
-    """Share of the first `CHUNK` tasks of each split that at least one of several sampled episodes solves.
+    """Share of the first `CHUNK` tasks of each split that at least one of several sampled episodes solves."""
+    parts = {split: chunks(tasks)[0] for split, tasks in splits.items()}
+    won = {split: sampled_wins(play, params, part, budget, samples, lanes, seed) for split, part in parts.items()}
+    return {split: float(wins.any(axis=1).mean()) for split, wins in won.items()}
+
+
+def sampled_wins(
+    play: Play,
+    params: Params,
+    part: tuple[slice, TaskArrays],
+    budget: int,
+    samples: int,
+    lanes: int,
+    seed: int,
+) -> NDArray[np.bool_]:
+    """Which of several sampled episodes of each task of a part (see `chunks`) end solved: bool `[N, samples]`.
 
     The samples are drawn `lanes` at a time, the number that argmax episodes have, so that nothing is compiled anew.
     """
-    rates = {}
+    rows, arrays = part
     base = jax.random.key(seed, impl=THREEFRY)
     budgets = jnp.full((CHUNK, lanes), budget, jnp.int32)
-    for split, tasks in splits.items():
-        rows, arrays = chunks(tasks)[0]
-        won = []
-        for draw in range(-(-samples // lanes)):
-            keys = lane_keys(jax.random.fold_in(base, draw), jnp.arange(CHUNK), lanes)
-            won.append(np.asarray(play(params, arrays, budgets, keys, jnp.asarray(True)).solved[-1]))
-        any_won = np.concatenate(won, axis=1)[: rows.stop, :samples].any(axis=1)
-        rates[split] = float(any_won.mean())
-    return rates
+    index = jnp.arange(rows.start, rows.start + CHUNK)
+    won = []
+    for draw in range(-(-samples // lanes)):
+        keys = lane_keys(jax.random.fold_in(base, draw), index, lanes)
+        episodes = play(params, arrays, budgets, keys, jnp.asarray(True))
+        won.append(np.asarray(episodes.solved[-1]))
+    return np.concatenate(won, axis=1)[: rows.stop - rows.start, :samples]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fuyu_jax.runs.errors import UserError
@@ -48,3 +49,30 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(word, self._option_string_actions, n=1)
         hint = f"did you mean {near[0]}?" if near else "--help lists the options."
         raise UserError(f"unknown {'option' if word.startswith('-') else 'word'} {word}; {hint}")
+
+
+def whole_number(option: str, text: str | None, low: int, high: int, default: int = 0) -> int:
+    """The number that an option's text stands for, `default` where the option is not given.
+
+    Raises:
+      UserError: where it is no whole number from `low` to `high`.
+    """
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
+        raise UserError(f"--{option} is {text!r}; use a whole number from {low} to {high}.")
+    return int(text)
+
+
+def rising_numbers(option: str, texts: Sequence[str] | None, high: int, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The numbers of an option, each once and in rising order; `default` where the option is not given.
+
+    Raises:
+      UserError: where they are anything else, or not from 0 to `high`.
+    """
+    if texts is None:
+        return default
+    numbers = tuple(whole_number(option, text, 0, high) for text in texts)
+    if list(numbers) != sorted(set(numbers)):
+        raise UserError(f"--{option} is {' '.join(texts)}; give each number once, in rising order.")
+    return numbers
