@@ -46,7 +46,7 @@ def metrics_from_outcomes(outcomes: Outcomes) -> list[MetricsRow]:
         parts = [((split, k), rows) for (split, k), rows in policy.groups("split", "k")]
         parts += [((ALL_SPLITS, k), rows) for (k,), rows in policy.groups("k")]
         for (split, k), rows in parts:
-            table.append({"arm": arm, "phase": phase, "mode": mode, "split": split, "k": k, **_rates(rows)})
+            table.append({"arm": arm, "phase": phase, "mode": mode, "split": split, "k": k, **rates(rows)})
     return table
 
 
@@ -231,7 +231,8 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
     return {"headline": headline(outcomes), "extra_metrics": extra_metrics(outcomes), "comparisons": comparisons}
 
 
-def _rates(rows: Outcomes) -> dict[str, Any]:
+def rates(rows: Outcomes) -> dict[str, Any]:
+    """The rates of `metrics.csv` over all of the rows; one whose denominator is empty is None."""
     low, high = wilson(int(rows.solved.sum()), len(rows))
     attempted = int(rows.steps.sum())
     return {

@@ -97,9 +97,7 @@ def bootstrap_t(found: Difference, tail: float = TAIL) -> Interval:
     by_tasks = _task_draws(tuple(sizes.tolist())) @ centred.astype(np.float32)  # [DRAWS]
     if resampled_variance > 0:
         by_tasks = by_tasks / units * math.sqrt(max(0.0, parts.units - parts.residual) / resampled_variance)
-    # Seeds' means can't truly be nearer to each other than their residual leaves them.
-    by_seeds = math.sqrt(max(parts.seeds, parts.residual)) * _seed_draws(seeds)  # [DRAWS]
-    errors = np.sort(by_seeds + by_tasks)
+    errors = np.sort(math.sqrt(parts.seeds) * _seed_draws(seeds) + by_tasks)
     beyond = int((DRAWS + 1) * tail + _ROUNDING)
     low, high = estimate - float(errors[-beyond]), estimate - float(errors[beyond - 1])
     p = (1 + int((errors >= estimate).sum())) / (DRAWS + 1)
