@@ -5,35 +5,30 @@ It stands in for published weights where only sizes matter: for load times, memo
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from fuyu_jax.qwen3 import ModelError, Qwen3Config, resolve_model
 from fuyu_jax.qwen3.config import read_json
 from fuyu_jax.qwen3.locate import TINY
-from fuyu_jax.qwen3.weights import INDEX_FILE, key_table
+from fuyu_jax.qwen3.save import SHARD_BYTES, key_shapes, write_json, write_weights
 from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError, run_main
 
 QWEN3_4B = Path(__file__).with_name("qwen3_4b_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-SHARD_BYTES = 2 * 10**9
 _CHUNK = 1 << 22  # values drawn at a time
-_ITEM = 2  # bytes of a bfloat16
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 def write_random_model(folder: Path, entries: dict[str, Any], *, seed: int = 0, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write a folder in Hugging Face layout: config, bfloat16 shards with their index, and the tiny model's tokenizer.
+    """Write a folder in Hugging Face layout: config, bfloat16 weights, and the tiny model's tokenizer.
 
     Kernels and embedding are normal with the config's `initializer_range`, norms uniform from 0.5 to 1.5. A few
     megabytes are in memory at a time.
@@ -50,58 +45,13 @@ def write_random_model(folder: Path, entries: dict[str, Any], *, seed: int = 0, 
     config = Qwen3Config.from_dict(entries)
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
-    shards = _shards(_shapes(config), shard_bytes)
-    weight_map = {}
-    for number, shapes in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        with (folder / name).open("wb") as stream:
-            _write_shard(stream, shapes, rng, config.initializer_range)
-        weight_map |= dict.fromkeys(shapes, name)
-    total = sum(_bytes(shape) for shapes in shards for shape in shapes.values())
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    shapes = key_shapes(config)
+    write_weights(
+        folder, shapes, lambda key: _draw(shapes[key], rng, config.initializer_range), jnp.bfloat16, shard_bytes
+    )
+    write_json(folder / "config.json", entries)
     for name in TOKENIZER_FILES:
         shutil.copyfile(resolve_model(TINY) / name, folder / name)
-
-
-def _shapes(config: Qwen3Config) -> Shapes:
-    """Shape of every tensor by its key, layer after layer as published files have them."""
-    top, layers = key_table(config)
-    by_layer = zip(*(rule.keys for rule in layers.values()), strict=True)
-    shapes = {key: rule.shape for keys in by_layer for key, rule in zip(keys, layers.values(), strict=True)}
-    return {**{key: rule.shape for rule in top.values() for key in rule.keys}, **shapes}
-
-
-def _shards(shapes: Shapes, shard_bytes: int) -> list[Shapes]:
-    shards: list[Shapes] = [{}]
-    used = 0
-    for key, shape in shapes.items():
-        if shards[-1] and used + _bytes(shape) > shard_bytes:
-            shards.append({})
-            used = 0
-        shards[-1][key] = shape
-        used += _bytes(shape)
-    return shards
-
-
-def _bytes(shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * _ITEM
-
-
-def _write_shard(stream: BinaryIO, shapes: Shapes, rng: np.random.Generator, spread: float) -> None:
-    """One safetensors file: the header's length, the header, the tensors one after the other."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for key, shape in shapes.items():
-        begin, end = end, end + _bytes(shape)
-        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    stream.write(len(text).to_bytes(8, "little") + text)
-    for shape in shapes.values():
-        for chunk in _draw(shape, rng, spread):
-            stream.write(chunk.astype(ml_dtypes.bfloat16).tobytes())
 
 
 def _draw(shape: tuple[int, ...], rng: np.random.Generator, spread: float) -> Iterator[np.ndarray]:
