@@ -29,12 +29,13 @@ SHARDS = (KEYS[:11], KEYS[11:20], KEYS[20:])
 
 
 def refuses(folder: Path, *words: str) -> None:
-    """The load stops with one sentence that holds all the words."""
-    with pytest.raises(ModelError) as caught:
-        load_qwen3(folder)
-    message = str(caught.value)
-    assert all(word in message for word in words), message
-    assert message.endswith(".") and "\n" not in message
+    """The load stops with one sentence that holds all the words, however the weights would be kept."""
+    for quant in ("none", "int8", "nf4"):
+        with pytest.raises(ModelError) as caught:
+            load_qwen3(folder, quant=quant)
+        message = str(caught.value)
+        assert all(word in message for word in words), message
+        assert message.endswith(".") and "\n" not in message
 
 
 def without(*keys: str) -> dict[str, np.ndarray]:

@@ -306,15 +306,14 @@ class Reader:
         """
         shapes = quantised_shapes(kind, (len(rule.keys), *rule.shape[::-1]))
         stacked = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        finite = []
         for layer, tensor in enumerate(self._read_all(rule)):
             jax.block_until_ready(stacked)  # one matrix is read while one is quantised; more would pile up
-            stacked = _put_layer(stacked, tensor, np.int32(layer), kind)
-        finite = np.isfinite(np.asarray(jnp.max(stacked.scales, axis=range(1, stacked.scales.ndim))))
-        if not finite.all():
-            key = rule.keys[int(np.argmin(finite))]
-            raise ModelError(
-                f"{key!r} in {self.tensors[key].file} holds values that are not finite; download it again."
-            )
+            stacked, all_finite = _put_layer(stacked, tensor, np.int32(layer), kind)
+            finite.append(all_finite)
+        for key, all_finite in zip(rule.keys, finite, strict=True):
+            if not all_finite:
+                raise ModelError(f"{key!r} in {self.tensors[key].file} holds infinities or NaN; download it again.")
         return stacked
 
     def _read_all(self, rule: Rule) -> Iterator[np.ndarray]:
@@ -324,10 +323,14 @@ class Reader:
 
 
 @partial(jax.jit, static_argnames="kind", donate_argnums=0)
-def _put_layer(stacked: Nf4 | Int8, tensor: jax.Array, layer: jax.Array, kind: Kind) -> Nf4 | Int8:
-    """Quantise one kernel, stored as (out, in), into its place among the stacked ones, without a second stack."""
+def _put_layer(stacked: Nf4 | Int8, tensor: jax.Array, layer: jax.Array, kind: Kind) -> tuple[Nf4 | Int8, jax.Array]:
+    """Quantise one kernel, stored as (out, in), into its place among the stacked ones, without a second stack.
+
+    The bool tells whether all of it is finite.
+    """
     quantised = quantise(tensor.T, kind)
-    return jax.tree.map(lambda leaf, part: leaf.at[layer].set(part), stacked, quantised)
+    stacked = jax.tree.map(lambda leaf, part: leaf.at[layer].set(part), stacked, quantised)
+    return stacked, jnp.all(jnp.isfinite(tensor))
 
 
 def read_tensor(tensors: dict[str, Tensor], key: str) -> np.ndarray:
