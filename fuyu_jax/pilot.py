@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from fuyu_jax import recipes
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
-from fuyu_jax.evaluate.measure import CHUNK, Labels, Roll, chunks, greedy, measure_policy, pass_at
+from fuyu_jax.evaluate.measure import CHUNK, EVALUATION_SEED, Labels, Roll, chunks, greedy, measure_policy, pass_at
 from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
-from fuyu_jax.learn.arms import bc, grpo_echo
-from fuyu_jax.learn.demos import DemonstrationSource
-from fuyu_jax.learn.experience import RolloutOptions
-from fuyu_jax.policy import Params, Play, Policy, make_play
+from fuyu_jax.learn.arms import bc
+from fuyu_jax.learn.improvement import improve
+from fuyu_jax.policy import Params, Play, make_play
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
-from fuyu_jax.runs.policies import CLONING, MACHINE, UPDATING, build_policy
+from fuyu_jax.runs.policies import (
+    CLONING,
+    MACHINE,
+    UPDATING,
+    BuiltPolicy,
+    PolicyFolder,
+    about_policy,
+    build_policy,
+)
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_settings
+from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
 from vm.behaviour import EVALUATION_SPLITS
-from vm.streams import TaskStream, split_manifest
+from vm.oracle import Placement
+from vm.streams import split_manifest
 from vm.tasks import Tasks, make_tasks
 from vm.types import THREEFRY
 
-EVALUATION_SEED = 0  # of the evaluation tasks: always the same ones
 PASS_SAMPLES = 8
 DIAGNOSTIC_SPLIT = "val_mixed"
 
@@ -55,25 +66,26 @@ class Pilot:
     Attributes:
       settings: what was asked for.
       folder: where everything is written.
+      policies: where the policy of each phase is kept.
       record: the train log.
-      policy: for training prompts; `reader` for prompts of any split, which may be longer.
-      params: the parameters before any training.
+      built: the policy before any training.
       splits: evaluation tasks.
     """
 
     settings: PilotSettings
     folder: RunFolder
+    policies: PolicyFolder
     record: Recorder
-    policy: Policy
-    reader: Policy
-    params: Params
+    built: BuiltPolicy
     splits: dict[str, Tasks]
 
     @classmethod
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
-        policy, reader, params, source = build_policy(settings)
+        built = build_policy(settings)
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
+        policies = PolicyFolder.of_run(folder.path, settings.checkpoint_dir)
+        policies.claim()
         folder.write_json("config.json", settings.to_dict())
         with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
             splits = {}
@@ -84,18 +96,20 @@ class Pilot:
                 progress.update()
         manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
         seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
-        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": source})
+        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        return cls(settings, folder, Recorder(folder), policy, reader, params, splits)
+        return cls(settings, folder, policies, Recorder(folder), built, splits)
 
     def run(self) -> None:
         """Train and measure every phase, and write the tables."""
         started = time.monotonic()
         measured = [self._baselines()]
         results: dict[str, Any] = {"pass_at_8": {}}
-        state_sets: dict[str, StateSet] = {"oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE)}
-        play = make_play(self.reader, self.settings.no_repeat)
-        diagnose = make_diagnose(self.reader)
+        state_sets: dict[str, StateSet] = {
+            "oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE, self._placement)
+        }
+        play = make_play(self.built.reader, self.settings.no_repeat)
+        diagnose = make_diagnose(self.built.reader)
         copied: dict[str, jax.Array] = {}  # the copied policy's log-probabilities on each set of states
         for phase, params in self._phases(play):
             with Progress(f"measuring {phase}", len(self.splits)) as progress:
@@ -130,60 +144,39 @@ class Pilot:
         settings = self.settings
         run_key = jax.random.key(settings.seed, impl=THREEFRY)
         clone_key, update_key = (jax.random.fold_in(run_key, purpose) for purpose in (CLONING, UPDATING))
-        demos = DemonstrationSource(self._stream(0), settings.seed, settings.demos)
-        options = bc.CloningOptions(
-            updates=settings.bc_updates,
-            epochs=settings.bc_epochs,
-            tasks=settings.batch_tasks,
-            states=settings.states_per_task,
-            learning_rate=settings.learning_rate,
-            echo_weight=settings.echo_loss_weight,
-            pieces=settings.accumulate,
+        source = recipes.demonstrations(settings)
+        cloning = recipes.make_cloning(settings, self.built.policy, source)
+        recipe = copying_recipe(settings, self.built)
+        copied = self.built.params
+
+        def train() -> Iterator[nnx.State]:
+            with Progress("copying", settings.bc_updates) as progress:
+                report = self.record.updates("bc_policy", settings.bc_updates, progress)
+                for params in bc.clone(cloning, self.built.params, clone_key, report):
+                    yield params.trained
+
+        epochs = copied_epochs(
+            Shelf(), recipe, copied.trained, train, self.folder, self.record.counts, source, settings.bc_from
         )
-        cloning = bc.Cloning(self.policy, demos, options)
-        copied = self.params
-        with Progress("copying", settings.bc_updates) as progress:
-            report = self.record.updates("bc_policy", settings.bc_updates, progress)
-            epochs = bc.clone(cloning, self.params, clone_key, report)
-            for epoch, copied in enumerate(epochs, start=1):
-                yield ("bc_policy" if epoch == settings.bc_epochs else f"bc_policy_e{epoch}"), copied
+        for epoch in epochs:
+            copied = copied._replace(trained=epoch.trained)
+            self._save(epoch.phase, copied, copying=recipe, counts=epoch.counts, position=epoch.position)
+            yield epoch.phase, copied
         if settings.arm == "bc":
             return
-        updating = grpo_echo.GrpoOptions(
-            updates=settings.updates,
-            rounds=settings.rounds,
-            rollout_tasks=settings.rollout_tasks,
-            reuse=settings.reuse,
-            batch_tasks=settings.rollout_batch,
-            learning_rate=settings.update_lr,
-            kl_weight=settings.kl_weight,
-            anchor_weight=settings.anchor_weight,
-            replay_weight=settings.bc_replay,
-            echo_weight=settings.echo_loss_weight,
-            pieces=settings.accumulate,
-        )
-        rollouts = RolloutOptions(settings.group, settings.states_per_rollout, settings.reward, settings.no_repeat)
+        arm = recipes.make_arm(settings, self.built.policy, play, source)
         with Progress("updating", settings.updates) as progress:
             report = self.record.updates(settings.arm, settings.updates, progress)
-            rounds = grpo_echo.improve(
-                self.policy,
-                play,
-                copied,
-                cloning,
-                self._stream(1),
-                updating,
-                rollouts,
-                update_key,
-                report,
-                lambda update, metrics: self.record.signals(settings.arm, update, metrics),
-            )
+            signals = functools.partial(self.record.signals, settings.arm)
+            options = recipes.update_options(settings)
+            rounds = improve(arm, copied, cloning, options, update_key, report, signals)
             for number, params in enumerate(rounds, start=1):
-                yield f"{settings.arm}_r{number}_policy", params
+                phase = f"{settings.arm}_r{number}_policy"
+                self._save(phase, params)
+                yield phase, params
 
-    def _stream(self, purpose: int) -> TaskStream:
-        """Fresh train tasks: one stream for demonstrations (0), another for rollouts (1)."""
-        settings = self.settings
-        return TaskStream(2 * settings.seed + purpose, settings.start, settings.public, settings.hidden)
+    def _save(self, phase: str, params: Params, **more: Any) -> None:
+        self.policies.save(phase, params.trained, about_policy(self.settings, self.built.source, **more))
 
     def _baselines(self) -> Outcomes:
         """Every row that needs no model."""
@@ -202,6 +195,10 @@ class Pilot:
         self.folder.log(f"baselines: programs that the oracle's search ran for a task: {programs}")
         return Outcomes.concatenate(rows)
 
+    @property
+    def _placement(self) -> Placement:
+        return cast(Placement, self.settings.placement)
+
     def _diagnostic_tasks(self) -> Any:
         return chunks(self.splits[DIAGNOSTIC_SPLIT])[0][1]
 
@@ -209,7 +206,7 @@ class Pilot:
         tasks = self._diagnostic_tasks()
         budget = jnp.full((CHUNK, len(self.settings.budgets)), BUDGET, jnp.int32)
         episodes = roll(tasks, budget, jnp.arange(CHUNK))
-        return visited_states(tasks, episodes, budget[:, :1], MACHINE)
+        return visited_states(tasks, episodes, budget[:, :1], MACHINE, self._placement)
 
     def _write_tables(self, measured: list[Outcomes], results: dict[str, Any]) -> None:
         outcomes = Outcomes.concatenate(measured)

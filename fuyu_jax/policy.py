@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fuyu_jax.controller import Controller, Readout
+from fuyu_jax.controller import Controller, Readout, action_log_probs
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
-from fuyu_jax.rollout import Episodes, Read, repeat_lanes, rollout
+from fuyu_jax.rollout import Episodes, Read, rollout
 from fuyu_jax.sharding import split_batch
 from vm.observation import Observation
 from vm.prompts import TokenTable, render_tokens
 from vm.tasks import TaskArrays
-from vm.types import Settings
+from vm.types import Program, Settings
 
 
 class Params(NamedTuple):
@@ -81,6 +81,10 @@ class Policy:
 
         return controller, read
 
+    def log_probs(self, readout: Readout, allowed: jax.Array) -> jax.Array:
+        """Log-probabilities of all actions, `[..., N]`, where edits `[..., N - 1]` are allowed."""
+        return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+
     def count_tokens(self, tasks: TaskArrays, weight: jax.Array) -> jax.Array:
         """Tokens, padding left out, of states with weights `[B, S]` and their prompts: int32 `[]`."""
         prompt = jnp.sum(self.prompt_ids(tasks)[1])
@@ -94,23 +98,26 @@ class Policy:
         )
 
 
-Play = Callable[[Params, TaskArrays, jax.Array, jax.Array, jax.Array], Episodes]
+Play = Callable[[Params, TaskArrays, Program, jax.Array, jax.Array, jax.Array], Episodes]
 
 
 def make_play(policy: Policy, no_repeat: bool) -> Play:
-    """A jitted function of parameters, B tasks, budgets int32 `[B, G]`, a key for each lane, and whether to sample.
+    """A jitted function of parameters, B tasks, where each lane starts, its budget and key, and whether to sample.
 
-    Sampled episodes may stop; argmax episodes never do. Training and measuring share its one compilation.
+    Starts are `Program[B, G, L]`, budgets int32 `[B, G]`, keys typed `[B, G]`. Sampled episodes may stop; argmax
+    episodes never do. Training and measuring share its one compilation.
     """
 
     @jax.jit
-    @functools.partial(split_batch, shared=(0, 4), axis=1)
-    def play(params: Params, tasks: TaskArrays, budget: jax.Array, keys: jax.Array, sampled: jax.Array) -> Episodes:
+    @functools.partial(split_batch, shared=(0, 5), axis=1)
+    def play(
+        params: Params, tasks: TaskArrays, start: Program, budget: jax.Array, keys: jax.Array, sampled: jax.Array
+    ) -> Episodes:
         return rollout(
             policy.reader(params, tasks)[1],
             tasks.public,
             tasks.hidden,
-            repeat_lanes(tasks.start, budget.shape[1]),
+            start,
             budget,
             steps=MAX_BUDGET,
             keys=keys,
@@ -120,3 +127,19 @@ def make_play(policy: Policy, no_repeat: bool) -> Play:
         )
 
     return play
+
+
+Score = Callable[[Params, TaskArrays, Observation, jax.Array], jax.Array]
+
+
+def make_score(policy: Policy) -> Score:
+    """A jitted function of parameters, B tasks, observations `[B, S]` and allowed edits `[B, S, N - 1]`.
+
+    It gives the log-probabilities of all actions, float32 `[B, S, N]`.
+    """
+
+    @jax.jit
+    def score(params: Params, tasks: TaskArrays, seen: Observation, allowed: jax.Array) -> jax.Array:
+        return policy.log_probs(policy.reader(params, tasks)[1](seen), allowed)
+
+    return score

@@ -14,9 +14,12 @@ import vm
 from fuyu_jax.controller import Controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.measure import CHUNK, lane_keys
-from fuyu_jax.learn.experience import RolloutOptions, make_collect
+from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
+from fuyu_jax.learn.credit import CreditOptions
+from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.policy import Policy, make_play, split_controller
 from fuyu_jax.qwen3 import Qwen3, Qwen3Config, resolve_model
+from fuyu_jax.rollout import repeat_lanes
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.prompts import longest_prompt, token_table
 from vm.tasks import Tasks
@@ -51,6 +54,13 @@ def small_policy():
     return Policy(graph, MACHINE, tokens, longest_prompt(tokens, 5)), params
 
 
+class FixedStream:
+    """Gives the same tasks again and again."""
+
+    def next_batch(self, count):
+        return some_tasks(count), 0
+
+
 def sweeps():
     """Baselines over a chunk that is not full."""
     arrays = some_tasks(CHUNK - 3)
@@ -71,22 +81,26 @@ def rollouts():
     tasks = some_tasks(8)
     budget = jnp.broadcast_to(jnp.array([4, 2], jnp.int32), (8, 2))
     keys = lane_keys(KEY, jnp.arange(8), 2)
-    roll = make_play(policy, no_repeat=True)
+    roll, starts = make_play(policy, no_repeat=True), repeat_lanes(tasks.start, 2)
     return {
-        "greedy": digest(roll(params, tasks, budget, keys, jnp.asarray(False))),
-        "sampled": digest(roll(params, tasks, budget, keys, jnp.asarray(True))),
+        "greedy": digest(roll(params, tasks, starts, budget, keys, jnp.asarray(False))),
+        "sampled": digest(roll(params, tasks, starts, budget, keys, jnp.asarray(True))),
     }
 
 
 def experience():
     """Decisions of sampled episodes with everything that is learned from them."""
     policy, params = small_policy()
-    collect = make_collect(
+    arm = grpo_arm(
         policy,
         make_play(policy, no_repeat=True),
-        RolloutOptions(group=2, states=2, reward="reachability", no_repeat=True),
+        FixedStream(),
+        8,
+        RolloutOptions(group=2, states=2),
+        CreditOptions("reachability"),
+        GrpoOptions(kl_weight=0.1, anchor_weight=1.0, echo_weight=0.1),
     )
-    return {"experience": digest(collect(params, params, some_tasks(8), KEY)[0])}
+    return {"experience": digest(arm.collect(params, params, KEY)[0])}
 
 
 if __name__ == "__main__":

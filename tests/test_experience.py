@@ -7,11 +7,13 @@ import pytest
 from task_samples import DISTANCES, LISTINGS, tasks
 from test_rollout import oracle_policy, run
 
-from fuyu_jax.learn.experience import advantages, potentials
+from fuyu_jax.learn.credit import CreditOptions, advantages, potentials
+from fuyu_jax.learn.experience import Explored
 from fuyu_jax.learn.states import label_states, oracle_states, spread_steps
 from vm import DEFAULT_SETTINGS, Program, apply_action, oracle
 
 COUNT = len(LISTINGS)
+STEP = CreditOptions("terminal")
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +30,10 @@ def distance(guided):
 def test_potentials_by_hand(guided, distance):
     budget = jnp.array([[2, 8]] * COUNT)
     share = np.asarray(guided.public) / 4
-    assert not np.asarray(potentials("terminal", guided, distance, budget, 4)).any()
-    np.testing.assert_allclose(potentials("execution", guided, distance, budget, 4), share)
-    near = potentials("reachability", guided, distance, budget, 4)
+    explored = Explored(tasks(), guided, budget, jnp.asarray(distance))
+    assert not np.asarray(potentials("terminal", explored)).any()
+    np.testing.assert_allclose(potentials("execution", explored), share)
+    near = potentials("reachability", explored)
     assert near[0, 3, 0] == 0.5 * share[0, 3, 0]  # 5 edits do not fit a budget of 2
     assert near[0, 3, 1] == 0.5 * share[0, 3, 1] + 0.5
     assert near[5, 3, 1] == 1.0  # right, with 3 edits left
@@ -40,12 +43,12 @@ def test_advantages_of_equal_trajectories_are_zero():
     """Two lanes that take the same edits and earn the same: nothing is left to tell them apart."""
     twins = run(oracle_policy, np.full((COUNT, 2), 8))
     rewards = jnp.where(twins.active, 1.0, 0.0)
-    np.testing.assert_array_equal(advantages(twins, rewards, 0.5, 2.0), np.zeros(rewards.shape))
+    np.testing.assert_array_equal(advantages(twins, rewards, STEP), np.zeros(rewards.shape))
 
 
 def test_advantages_are_clipped_and_silent_where_inactive(guided):
     rewards = jax.random.normal(jax.random.key(0), guided.active.shape) * 9
-    credit = np.asarray(advantages(guided, rewards, 0.5, 2.0))
+    credit = np.asarray(advantages(guided, rewards, STEP))
     assert np.abs(credit).max() == 2.0
     assert not credit[~np.asarray(guided.active)].any()
 

@@ -4,18 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sharded_sweeps import small_policy, some_tasks
+from sharded_sweeps import FixedStream, small_policy
 
-from fuyu_jax.controller import action_log_probs
-from fuyu_jax.learn.experience import RolloutOptions, make_collect, taken
+from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm, taken
+from fuyu_jax.learn.credit import CreditOptions
+from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, exact_kl
 from fuyu_jax.learn.losses.preference import dpo_loss, pair_log_probs
 from fuyu_jax.learn.training import start_training, take_step
-from fuyu_jax.policy import make_play
+from fuyu_jax.policy import make_play, make_score
 from vm.types import THREEFRY
 
 KEY = jax.random.key(7, impl=THREEFRY)
-ROLLOUTS = RolloutOptions(group=3, states=4, reward="reachability", no_repeat=True)
+ROLLOUTS = RolloutOptions(group=3, states=4)
+GRPO = GrpoOptions(kl_weight=0.1, anchor_weight=1.0, echo_weight=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +30,17 @@ def turn(policy_and_params):
     """One turn's experience, with jax looking out for keys that are used twice."""
     policy, params = policy_and_params
     with jax.debug_key_reuse(True):
-        collect = make_collect(policy, make_play(policy, ROLLOUTS.no_repeat), ROLLOUTS)
-        return collect(params, params, some_tasks(6), KEY)[0]
+        play = make_play(policy, no_repeat=True)
+        arm = grpo_arm(policy, play, FixedStream(), 6, ROLLOUTS, CreditOptions("reachability"), GRPO)
+        return arm.collect(params, params, KEY)[0]
 
 
 @pytest.fixture(scope="module")
 def score(policy_and_params, turn):
     """A function of parameters: log-probabilities of all actions at each decision."""
     policy, _ = policy_and_params
-
-    @jax.jit
-    def score(params, tasks, seen, allowed):
-        readout = policy.reader(params, tasks)[1](seen)
-        return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
-
-    return lambda params: score(params, turn.tasks, turn.states.seen, turn.allowed)
+    score = make_score(policy)
+    return lambda params: score(params, turn.visits.tasks, turn.visits.states.seen, turn.visits.allowed)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +55,8 @@ def test_jax_does_notice_a_key_used_twice():
 
 
 def test_ratios_are_exactly_one(turn, log_probs):
-    counts = np.asarray(turn.states.weight > 0)
-    clipped = clipped_policy_loss(taken(log_probs, turn.states.action), turn.old_log_prob, turn.advantage)
+    counts = np.asarray(turn.visits.states.weight > 0)
+    clipped = clipped_policy_loss(taken(log_probs, turn.visits.states.action), turn.old_log_prob, turn.advantage)
     assert counts.sum() > 50
     np.testing.assert_array_equal(np.asarray(clipped.ratio)[counts], 1.0)
     assert not clipped.clipped.any()
@@ -70,10 +68,10 @@ def test_the_kl_is_exactly_zero(turn, log_probs):
 
 def test_preferences_start_at_log_two_with_margins_of_exactly_zero(turn, log_probs):
     """The best of the teacher set against the policy's own choice."""
-    winner = jnp.argmax(turn.states.teacher, axis=-1).astype(jnp.int32)[..., None] + 1
-    loser = turn.states.action[..., None]
+    winner = jnp.argmax(turn.visits.states.teacher, axis=-1).astype(jnp.int32)[..., None] + 1
+    loser = turn.visits.states.action[..., None]
     pairs = [pair_log_probs(of, action) for of in (log_probs, turn.reference) for action in (winner, loser)]
-    counts = (turn.states.weight > 0)[..., None] & turn.states.teacher.any(axis=-1, keepdims=True)
+    counts = (turn.visits.states.weight > 0)[..., None] & turn.visits.states.teacher.any(axis=-1, keepdims=True)
     said = dpo_loss(*pairs, counts)
     np.testing.assert_array_equal(said.margin, np.zeros(counts.shape))
     np.testing.assert_allclose(np.asarray(said.loss)[np.asarray(counts)], 0.693147, atol=1e-6)
@@ -91,7 +89,7 @@ def test_the_reference_stays_where_it_was_while_the_policy_moves(policy_and_para
 
 def test_decisions_that_count_were_allowed(turn):
     """Every log-probability that a ratio is made of is of an action inside the mask."""
-    counts = np.asarray(turn.states.weight > 0)
+    counts = np.asarray(turn.visits.states.weight > 0)
     old = np.asarray(turn.old_log_prob)[counts]
     assert (old > -50).all() and (old <= 0).all()
     assert np.isfinite(turn.advantage).all()

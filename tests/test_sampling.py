@@ -8,7 +8,7 @@ from task_samples import LISTINGS, tasks
 from test_rollout import EDITS, hesitant_policy, lanes_of, run, stubborn_policy
 
 from fuyu_jax.controller.distribution import action_log_probs, choose_edit
-from fuyu_jax.learn.experience import advantages
+from fuyu_jax.learn.credit import CreditOptions, advantages
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss
 from fuyu_jax.rollout import Episodes, rollout
 from vm import Program
@@ -125,6 +125,6 @@ def test_rewards_are_compared_with_those_of_the_same_task():
     code = jnp.broadcast_to(jnp.arange(2, dtype=jnp.int32).reshape(1, 2, 1, 1), (4, 2, 4, 8))
     nothing = dict.fromkeys(Episodes._fields)
     episodes = Episodes(**{**nothing, "program": Program(code, code), "active": active})
-    credit = np.asarray(advantages(episodes, rewards, 1.0, 100.0))
+    credit = np.asarray(advantages(episodes, rewards, CreditOptions("terminal", trajectory_weight=1.0, limit=100.0)))
     np.testing.assert_allclose(credit[0], [[-2, -2, -2, 6], [0, 0, 0, 0]])  # the step's and the trajectory's
     assert not credit[1:].any()

@@ -7,24 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sharded_sweeps import small_policy, some_tasks
+from sharded_sweeps import FixedStream, small_policy, some_tasks
 
 from fuyu_jax.evaluate.measure import lane_keys
 from fuyu_jax.learn.arms.bc import Cloning, CloningOptions
-from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_loss
+from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
+from fuyu_jax.learn.credit import CreditOptions
 from fuyu_jax.learn.demos import Demonstrations
-from fuyu_jax.learn.experience import RolloutOptions, make_collect
-from fuyu_jax.learn.objective import state_shares
+from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.learn.training import accumulated_gradient
 from fuyu_jax.policy import make_play
+from fuyu_jax.rollout import repeat_lanes
 from vm.types import THREEFRY
 
 KEY = jax.random.key(3, impl=THREEFRY)
-ROLLOUTS = RolloutOptions(group=2, states=3, reward="execution", no_repeat=True)
-GRPO = GrpoOptions(
-    updates=1, rounds=1, rollout_tasks=8, reuse=1, batch_tasks=8, learning_rate=1e-3, kl_weight=0.1,
-    anchor_weight=1.0, replay_weight=0.0, echo_weight=0.1,
-)  # fmt: skip
+ROLLOUTS = RolloutOptions(group=2, states=3)
+GRPO = GrpoOptions(kl_weight=0.1, anchor_weight=1.0, echo_weight=0.1)
 
 
 class FixedSource:
@@ -75,11 +73,16 @@ def test_cloning_is_the_same_in_parts(policy_and_params, pieces):
 def test_the_reward_arm_is_the_same_in_parts_and_with_full_passes(policy_and_params):
     policy, params = policy_and_params
     play = make_play(policy, no_repeat=True)
-    turn, _ = make_collect(policy, play, ROLLOUTS)(params, params, some_tasks(8), KEY)
-    batch = (turn, state_shares(turn.states, GRPO.weights))
+
+    def arm(policy):
+        return grpo_arm(policy, play, FixedStream(), 8, ROLLOUTS, CreditOptions("execution"), GRPO)
+
+    turn, _ = arm(policy).collect(params, params, KEY)
 
     def gradient(policy, pieces):
-        return jax.jit(lambda params: accumulated_gradient(grpo_loss(policy, GRPO), params, batch, pieces))(params)
+        some = arm(policy)
+        batch = (turn, some.share(turn))
+        return jax.jit(lambda params: accumulated_gradient(some.loss, params, batch, pieces))(params)
 
     plain = gradient(policy, 1)
     check_same(plain, gradient(policy, 4))
@@ -92,8 +95,11 @@ def test_episodes_are_the_same_with_one_full_pass_a_state(policy_and_params):
     tasks = some_tasks(8)
     budget = jnp.broadcast_to(jnp.array([1, 7], jnp.int32), (8, 2))
     keys = lane_keys(KEY, jnp.arange(8), 2)
-    cached = make_play(policy, True)(params, tasks, budget, keys, jnp.asarray(True))
-    full = make_play(dataclasses.replace(policy, full_pass=True), True)(params, tasks, budget, keys, jnp.asarray(True))
+    starts = repeat_lanes(tasks.start, 2)
+    full_policy = dataclasses.replace(policy, full_pass=True)
+    cached, full = (
+        make_play(some, True)(params, tasks, starts, budget, keys, jnp.asarray(True)) for some in (policy, full_policy)
+    )
     assert len(set(np.asarray(cached.active.sum(axis=0)).ravel().tolist())) > 1
     np.testing.assert_array_equal(cached.action, full.action)
     np.testing.assert_allclose(cached.log_prob, full.log_prob, atol=1e-4)

@@ -38,11 +38,23 @@ class TaskStream:
         Raises:
           ValueError: for an argument out of its range.
         """
+        self._recipe, self._start, self._public = (
+            recipe_of("train", seed, start, public, hidden, settings),
+            start,
+            public,
+        )
+        self.move_to(cursor)
+
+    def move_to(self, cursor: int) -> None:
+        """Goes on at a cursor.
+
+        Raises:
+          ValueError: where it is negative.
+        """
         if cursor < 0:
             raise ValueError(f"cursor is {cursor}; use 0 to begin, or the cursor of an earlier stream.")
         self.cursor = cursor
-        recipe = recipe_of("train", seed, start, public, hidden, settings)
-        self._tasks = Buffer(_started(recipe, cursor, start, public))
+        self._tasks = Buffer(_started(self._recipe, cursor, self._start, self._public))
 
     def next_batch(self, count: int) -> tuple[TaskArrays, int]:
         """The next `count` tasks (`[count, ...]`, on the device), and the cursor after them.

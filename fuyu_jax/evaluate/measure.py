@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.policy import Params, Play
-from fuyu_jax.rollout import Episodes
+from fuyu_jax.rollout import Episodes, repeat_lanes
 from vm.tasks import TaskArrays, Tasks
 from vm.types import THREEFRY
 
@@ -37,7 +37,7 @@ def greedy(play: Play, params: Params) -> Roll:
 
     def best(tasks: TaskArrays, budget: jax.Array, index: jax.Array) -> Episodes:
         keys = lane_keys(jax.random.key(0, impl=THREEFRY), index, budget.shape[1])
-        return play(params, tasks, budget, keys, jnp.asarray(False))
+        return play(params, tasks, repeat_lanes(tasks.start, budget.shape[1]), budget, keys, jnp.asarray(False))
 
     return best
 
@@ -208,6 +208,6 @@ def sampled_wins(
     won = []
     for draw in range(-(-samples // lanes)):
         keys = lane_keys(jax.random.fold_in(base, draw), index, lanes)
-        episodes = play(params, arrays, budgets, keys, jnp.asarray(True))
+        episodes = play(params, arrays, repeat_lanes(arrays.start, lanes), budgets, keys, jnp.asarray(True))
         won.append(np.asarray(episodes.solved[-1]))
     return np.concatenate(won, axis=1)[: rows.stop - rows.start, :samples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -33,6 +34,17 @@ class DemonstrationSource:
         self._count = count
         self._taken = 0
         self._fixed = stream.next_batch(count)[0] if count else None
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Which demonstrations come next, for `move_to`."""
+        return {"taken": self._taken, "cursor": self._stream.cursor}
+
+    def move_to(self, position: Mapping[str, int]) -> None:
+        """Goes on where another source with the same tasks stood."""
+        self._taken = position["taken"]
+        if self._fixed is None:
+            self._stream.move_to(position["cursor"])
 
     def next_batch(self, size: int) -> Demonstrations:
         """The next `size` demonstrations."""

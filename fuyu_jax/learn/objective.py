@@ -38,12 +38,14 @@ class Shares(NamedTuple):
       all: float32 `[B, S]`, by the states' weights.
       edit: float32 `[B, S]`, those with an edit to imitate: solved states have none, be they the reference or not.
       stop: float32 `[B, S]`, with the two classes balanced.
+      distance: float32 `[B, S]`, those to which a repair is known.
       echo: float32 `[B, ECHO_STATES]`, of the first states of each task, those that took an edit.
     """
 
     all: jax.Array
     edit: jax.Array
     stop: jax.Array
+    distance: jax.Array
     echo: jax.Array
 
 
@@ -53,8 +55,9 @@ def state_shares(states: States, weights: ImitationWeights) -> Shares:
     took_edit = (counts & (states.action > 0))[:, :ECHO_STATES]
     return Shares(
         all=shares(states.weight),
-        edit=shares(jnp.where(states.solved, 0.0, states.weight)),
+        edit=shares(jnp.where(states.taught & ~states.solved, states.weight, 0.0)),
         stop=shares(balanced_stop_weights(states.solved, counts, weights.stop_balance)),
+        distance=shares(jnp.where(states.taught, states.weight, 0.0)),
         echo=shares(took_edit),
     )
 
@@ -64,9 +67,15 @@ def imitation_terms(readout: Readout, states: States, share: Shares, weights: Im
     edit = weighted_sum(teacher_set_loss(readout.edit_logits, states.valid, states.teacher), share.edit)
     solved = states.solved.astype(jnp.float32)
     stop = weighted_sum(optax.sigmoid_binary_cross_entropy(readout.stop_logit, solved), share.stop)
-    distance = weighted_sum(distance_loss(readout.distance_logits, states.distance), share.all)
+    distance = weighted_sum(distance_loss(readout.distance_logits, states.distance), share.distance)
     total = weights.edit * edit + weights.stop * stop + weights.distance * distance
     return {"loss": total, "edit_loss": edit, "stop_loss": stop, "distance_loss": distance}
+
+
+def value_term(readout: Readout, won: jax.Array, share: Shares) -> jax.Array:
+    """Mean cross-entropy of whether the policy's own rollouts ended solved, bool `[B, S]`."""
+    losses = optax.sigmoid_binary_cross_entropy(readout.value_logit, won.astype(jnp.float32))
+    return weighted_sum(losses, share.all)
 
 
 def echo_terms(controller: Controller, readout: Readout, states: States, share: Shares) -> Metrics:

@@ -99,11 +99,14 @@ def accumulated_gradient(loss: Loss, params: Params, batch: Batch, pieces: int) 
       pieces: parts, a divisor of B; memory for activations falls with it.
 
     Returns:
-      The gradient, float32, and the metrics, summed over the parts.
+      The gradient, float32, all NaN where the loss is not finite; and the metrics, summed over the parts.
     """
 
     def gradient(rows: Batch) -> tuple[Gradients, Metrics]:
-        return jax.grad(lambda trained: loss(params._replace(trained=trained), rows), has_aux=True)(params.trained)
+        ask = jax.value_and_grad(lambda trained: loss(params._replace(trained=trained), rows), has_aux=True)
+        (value, metrics), gradients = ask(params.trained)
+        # A loss may be infinite where its gradient is not; then no step may be taken either.
+        return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(value), leaf, jnp.nan), gradients), metrics
 
     if pieces == 1:
         return gradient(batch)

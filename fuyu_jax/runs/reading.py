@@ -12,9 +12,9 @@ from fuyu_jax.evaluate.metrics import last_update
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.figures import BASELINE_ARM
+from fuyu_jax.runs.settings import PLACES
 
 MODE = "learned"  # the deployed policy: it alone decides to stop
-PLACES = ("out", "checkpoint_dir", "bc_from")  # settings that say where things are, not what is done
 Needed = Mapping[str, Any]
 CONFIG: Needed = {"seed": int, "arm": str}
 MANIFEST: Needed = {

@@ -14,6 +14,7 @@ from fuyu_jax.runs.tables import TRAIN_LOG_COLUMNS
 
 TRAIN_LOG = "train_log.csv"
 ROWS_A_PHASE = 50
+COUNTED = {"states": "rollout decisions", "executions": "VM executions", "oracle_labels": "oracle labels"}
 
 
 class Recorder:
@@ -37,7 +38,8 @@ class Recorder:
     def signals(self, phase: str, update: int, metrics: dict[str, jax.Array]) -> None:
         """A row of process signals of rollouts made before an update."""
         row = {name: float(value) for name, value in metrics.items()}
-        self.counts["rollout decisions"] += int(row["states"])
+        for name, what in COUNTED.items():
+            self.counts[what] += int(row.get(name, 0))
         self.row(phase, "signals", update, **row)
 
     def diagnostics(self, phase: str, state_set: str, metrics: dict[str, jax.Array]) -> None:

@@ -29,16 +29,17 @@ from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import SOURCE_ROOT, package_versions
 from fuyu_jax.runs.policies import BuiltPolicy, PolicyFolder, read_config
 from fuyu_jax.runs.recorder import TRAIN_LOG
-from fuyu_jax.runs.settings import PilotSettings
+from fuyu_jax.runs.settings import PLACES, PilotSettings
 from fuyu_jax.runs.tables import TRAIN_LOG_COLUMNS, read_csv, to_csv, write_atomically
 
 RECIPE = "recipe.json"
 SHELF = Path("runs") / ".bc"
 # Settings that copying does not depend on, or that the recipe states in another way. All others are part of it.
 NOT_COPYING = frozenset({
-    "arm", "preset", "model", "out", "updates", "rounds", "rollout_tasks", "group", "rollout_batch",
-    "states_per_rollout", "reuse", "update_lr", "kl_weight", "anchor_weight", "bc_replay", "reward", "no_repeat",
-    "eval_tasks", "budgets", "oracle_width",
+    "arm", "preset", "recipe", "model", *PLACES, "updates", "rounds", "rollout_tasks", "group", "rollout_batch",
+    "states_per_rollout", "reuse", "update_lr", "kl_weight", "anchor_weight", "policy_weight", "bc_replay", "reward",
+    "shaping", "credit", "norm_std", "drop_zero_spread", "shuffle_signal", "no_repeat", "eval_tasks", "budgets",
+    "oracle_width",
 })  # fmt: skip
 
 Recipe = dict[str, Any]

@@ -30,6 +30,7 @@ LOSS_COLUMNS = (
 SIGNAL_COLUMNS = (
     "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after",
     "destroyed_reachability", "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
+    "solved_tasks", "executions", "oracle_labels",
 )  # fmt: skip
 
 DIAGNOSTIC_COLUMNS = (

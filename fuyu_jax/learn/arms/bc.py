@@ -9,7 +9,7 @@ import jax
 
 from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.objective import ImitationWeights, Shares, echo_terms, imitation_terms, state_shares
-from fuyu_jax.learn.states import States, oracle_states
+from fuyu_jax.learn.states import States, Teaching, oracle_states
 from fuyu_jax.learn.training import (
     Gradients,
     Metrics,
@@ -36,6 +36,7 @@ class CloningOptions:
       learning_rate: peak.
       echo_weight: weight of the ECHO loss.
       pieces: parts that an update's gradient is accumulated from.
+      teaching: how the oracle teaches.
       weights: of the supervised terms.
     """
 
@@ -46,6 +47,7 @@ class CloningOptions:
     learning_rate: float
     echo_weight: float
     pieces: int = 1
+    teaching: Teaching = Teaching()
     weights: ImitationWeights = ImitationWeights()
 
 
@@ -68,7 +70,12 @@ class Cloning:
         """Gradient and loss terms on the next demonstrations; the key decides which states of each repair are shown."""
         demonstrations = self._source.next_batch(self.options.tasks)
         states = oracle_states(
-            demonstrations.tasks, demonstrations.path_keys, key, self.options.states, self._policy.settings
+            demonstrations.tasks,
+            demonstrations.path_keys,
+            key,
+            self.options.states,
+            self._policy.settings,
+            self.options.teaching,
         )
         return self._gradient(params, demonstrations.tasks, states)
 

@@ -118,14 +118,14 @@ def group_advantages(returns: jax.Array, norm_std: bool = False) -> jax.Array:
     known = jnp.where(counts, returns, 0.0)
     total = jnp.maximum(jnp.sum(counts, axis=-1, keepdims=True), 1)
     centred = jnp.where(counts, known - jnp.sum(known, axis=-1, keepdims=True) / total, 0.0)
-    spread = _has_spread(returns)[..., None]
+    spread = has_spread(returns)[..., None]
     if norm_std:
         variance = jnp.sum(jnp.square(centred), axis=-1, keepdims=True) / total
         centred = centred / jnp.sqrt(jnp.where(spread, variance, 1.0))
     return jnp.where(spread, centred, 0.0)
 
 
-def _has_spread(returns: jax.Array) -> jax.Array:
+def has_spread(returns: jax.Array) -> jax.Array:
     """Whether the finite returns of a group differ: float32 `[..., G]` to bool `[...]`."""
     counts = jnp.isfinite(returns)
     high = jnp.max(jnp.where(counts, returns, -jnp.inf), axis=-1)
@@ -148,7 +148,7 @@ class ReturnSpread(NamedTuple):
 
 def return_spread(returns: jax.Array) -> ReturnSpread:
     """The spread of returns float32 `[..., G]` over the batch and within its groups."""
-    spread = _has_spread(returns)
+    spread = has_spread(returns)
     known = jnp.where(jnp.isfinite(returns), returns, jnp.nan)
     return ReturnSpread(
         batch_std=jnp.nanstd(known),
