@@ -96,20 +96,22 @@ class RepairEnv(gymnasium.Env[Fields, np.int64]):
         """
         super().reset(seed=seed)
         index = (options or {}).get("task")
-        self._task = int(self.np_random.integers(len(self._tasks)) if index is None else index)
-        if not 0 <= self._task < len(self._tasks):
-            raise ValueError(f"task {self._task} doesn't exist; use 0 to {len(self._tasks) - 1}.")
-        return self._show(self._begin(self._task))
+        task = int(self.np_random.integers(len(self._tasks)) if index is None else index)
+        if not 0 <= task < len(self._tasks):
+            raise ValueError(f"task {task} doesn't exist; use 0 to {len(self._tasks) - 1}.")
+        self._task = task
+        return self._show(self._begin(task))
 
     def step(self, action: np.int64) -> tuple[Fields, float, bool, bool, Fields]:
-        """Take an action; see `gymnasium.Env.step`.
+        """Take an action; see `gymnasium.Env.step`. Any integer outside the action space is an invalid edit.
 
         Raises:
           gymnasium.error.ResetNeeded: before the first `reset`.
         """
         if self._state is None:
             raise gymnasium.error.ResetNeeded("there is no episode yet; call reset() first.")
-        seen = _advance(self._state, np.int32(action), self._settings, self._reward)
+        number = np.int32(action if INT32.min <= action <= INT32.max else -1)
+        seen = _advance(self._state, number, self._settings, self._reward)
         observation, info = self._show(seen)
         return observation, float(self._state.reward), bool(self._state.terminated), bool(self._state.truncated), info
 

@@ -78,6 +78,15 @@ def test_the_seed_decides_the_tasks(game, tasks):
     assert set(drawn(3)) == set(range(len(tasks)))
 
 
+@pytest.mark.parametrize("action", [-1, 481, 2**31, 2**40, -(2**40)])
+def test_an_action_that_does_not_exist_is_an_invalid_edit(game, action):
+    game.reset(options={"task": 2})
+    with pytest.raises(ValueError, match="task 8 doesn't exist"):
+        game.reset(options={"task": 8})  # the episode of task 2 goes on
+    _, reward, terminated, _, info = game.step(action)
+    assert (info["task"], info["invalid"], reward, terminated) == (2, 1, 0.0, False)
+
+
 def test_bad_use_is_refused(game, tasks):
     with pytest.raises(ValueError, match="budget is 0; allow at least 1 edit"):
         RepairEnv(tasks, 0)
