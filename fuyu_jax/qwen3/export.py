@@ -194,7 +194,7 @@ def export_merged(
       shard_bytes: largest size of a file, unless one tensor alone is larger.
 
     Returns:
-      One sentence that says what was written.
+      What was written, in words.
 
     Raises:
       ModelError: where `source` is of another model, or the folder exists or cannot be written.
@@ -210,7 +210,7 @@ def export_merged(
         for companion in COMPANIONS:
             if (source / companion).is_file():
                 shutil.copyfile(source / companion, temporary / companion)
-    return f"wrote {folder}: {_in_words(model)}, in {np.dtype(dtype).name}."
+    return f"{_in_words(model)}, in {np.dtype(dtype).name}."
 
 
 def _places(model: Qwen3) -> dict[str, tuple[str, int | None]]:
