@@ -37,7 +37,7 @@ from fuyu_jax.runs.policies import (
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
-from fuyu_jax.runs.settings import PilotSettings, parse_settings
+from fuyu_jax.runs.settings import PilotSettings, parse_runs
 from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
 from vm.behaviour import EVALUATION_SPLITS
@@ -51,12 +51,12 @@ DIAGNOSTIC_SPLIT = "val_mixed"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the pilot that a command line asks for, and print where its report is and the headline table."""
-    settings = parse_settings(argv)
-    pilot = Pilot.prepare(settings)
-    pilot.run()
-    report = write_report(pilot.folder.path)
-    print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}")
+    """Run what a command line asks for, and print of each run the headline table and where its report is."""
+    for settings in parse_runs(argv):
+        pilot = Pilot.prepare(settings)
+        pilot.run()
+        report = write_report(pilot.folder.path)
+        print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
 
 
 @dataclass(frozen=True)

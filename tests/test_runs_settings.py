@@ -8,10 +8,29 @@ import sys
 import pytest
 
 from fuyu_jax.runs.errors import UserError, run_main
-from fuyu_jax.runs.settings import ARMS, PRESETS, PilotSettings, parse_settings, sees_oracle_labels
+from fuyu_jax.runs.settings import ARMS, PRESETS, PilotSettings, parse_runs, sees_oracle_labels
 
 FIELDS = [item.name for item in dataclasses.fields(PilotSettings)]
 SWITCHES = [item.name for item in dataclasses.fields(PilotSettings) if isinstance(item.default, bool)]
+
+
+def parse_settings(argv):
+    (settings,) = parse_runs(argv)
+    return settings
+
+
+def test_several_seeds_are_several_runs(tmp_path):
+    runs = parse_runs(["--arm", "bc", "--seeds", "0", "2", "--out", str(tmp_path / "all")])
+    assert [run.seed for run in runs] == [0, 2]
+    assert [run.out for run in runs] == [str(tmp_path / "all/seed_0"), str(tmp_path / "all/seed_2")]
+    assert [run.out for run in parse_runs(["--seeds", "4"])] == [None]
+    for argv, part in (
+        (["--seeds", "1", "1"], "once"),
+        (["--seeds", "1", "--seed", "2"], "--seed "),
+        (["--seeds", "x"], "'x'"),
+    ):
+        with pytest.raises(UserError, match=part):
+            parse_runs(argv)
 
 
 def test_no_option_is_the_pilot_preset():
@@ -84,7 +103,7 @@ def test_a_switch_refuses_other_words(text):
         (["--updates", "2", "--rounds", "3"], ["--rounds is 3", "at most --updates, 2"]),
         (["--bc_updates", "2", "--bc_epochs", "3"], ["--bc_epochs is 3", "at most --bc_updates, 2"]),
         (["--learning_rate", "nan"], ["--learning_rate is nan", "above 0"]),
-        (["--update_lr", "0"], ["--update_lr is 0.0", "above 0"]),
+        (["--update_lr", "-1"], ["--update_lr is -1.0", "at least 0"]),
         (["--kl_weight", "-0.1"], ["--kl_weight is -0.1", "at least 0"]),
         (["--seed", "-1"], ["--seed is -1"]),
         (["--out", ""], ["--out is empty"]),

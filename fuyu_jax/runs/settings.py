@@ -214,14 +214,32 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def parse_settings(argv: Sequence[str]) -> PilotSettings:
-    """The settings that a command line asks for: the preset's values, then the recipe's, the arm's and what is given.
+def parse_runs(argv: Sequence[str]) -> list[PilotSettings]:
+    """The settings of each run that a command line asks for: one, or one for each of `--seeds`.
+
+    They are the preset's values, then the recipe's, the arm's and what is given. With several seeds each run has a
+    folder of its own inside `--out`.
 
     Raises:
       UserError: one sentence, for an unknown option or value.
       SystemExit: with status 0, after printing the help, for `--help`.
     """
     given = vars(_parser().parse_args(join_negative_values(argv)))
+    seeds = given.pop("seeds", None)
+    if seeds is None:
+        return [_resolve(given)]
+    if "seed" in given:
+        raise UserError("both --seed and --seeds are given; leave one of them out.")
+    runs = [_resolve({**given, "seed": seed}) for seed in seeds]
+    if len({run.seed for run in runs}) < len(runs):
+        raise UserError(f"--seeds is {' '.join(seeds)}; give each seed once.")
+    if "out" not in given:
+        return runs
+    return [dataclasses.replace(run, out=f"{run.out}/seed_{run.seed}") for run in runs]
+
+
+def _resolve(given: Mapping[str, str]) -> PilotSettings:
+    """One run's settings from the texts of the options that are given."""
     fields = {item.name: item for item in dataclasses.fields(PilotSettings)}
     overrides = {name: from_text(fields[name], text) for name, text in given.items()}
     named = {name: overrides.get(name, fields[name].default) for name in ("preset", "recipe", "arm")}
@@ -252,6 +270,7 @@ def _parser() -> Parser:
         names = [f"--{name}" for name in (item.name, *item.metadata["aliases"])]
         text = help_text(item, {**PRESETS, "recipe original": RECIPES["original"]})
         parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"))
+    parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
     return parser
 
 
