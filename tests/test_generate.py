@@ -203,13 +203,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_prints_how_each_prompt_goes_on(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer, prompts = load_tokenizer(tiny_folder), ["keep only", "return the sum of"]
+    tokenizer, prompts = load_tokenizer(tiny_folder), ["keep only", "the sum of"]
     main(["--model", str(tiny_folder), "--prompt", prompts[0], "--prompt", prompts[1], "--tokens", "5"])
     printed = capsys.readouterr().out
     for prompt in prompts:
         ids = np.array([tokenizer.encode(prompt)])
         result: Generated = generate(load_qwen3(tiny_folder), ids, np.ones(ids.shape), 5, vocabulary=len(tokenizer))
-        assert f"{prompt}{tokenizer.decode(result.tokens[0].tolist())}\n[5 tokens, cut]" in printed
+        words = [tokenizer.decode([token]) for token in result.tokens[0].tolist()]
+        assert f"{prompt} {' '.join(words)}\n[5 tokens, cut]\n" in printed
 
 
 @pytest.mark.parametrize(

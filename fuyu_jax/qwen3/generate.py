@@ -202,8 +202,9 @@ def main(argv: Sequence[str]) -> None:
         result = generate(model, ids, mask, options.tokens, ends=ends, vocabulary=vocabulary)
     except ValueError as error:
         raise UserError(str(error)) from error
-    for text, row, length, ended in zip(options.prompt, result.tokens, result.lengths, result.ended, strict=True):
-        print(f"{text}{tokenizer.decode(np.asarray(row)[: int(length)].tolist())}")
+    for prompt, row, length, ended in zip(prompts, result.tokens, result.lengths, result.ended, strict=True):
+        # Both at once: what stands between two tokens is the tokenizer's business.
+        print(tokenizer.decode(prompt + np.asarray(row)[: int(length)].tolist()))
         print(f"[{int(length)} tokens, {'ended' if ended else 'cut'}]")
 
 
