@@ -96,3 +96,11 @@ def ragged_mask(lengths: Sequence[int], width: int, side: str) -> jax.Array:
     """A bool mask `[len(lengths), width]` with the padding on the given side."""
     mask = np.arange(width)[None] < np.array(lengths)[:, None]
     return jnp.asarray(mask[:, ::-1] if side == "left" else mask)
+
+
+def write_parity_folder(folder: Path) -> Path:
+    """The untied model of the numbers in `golden/qwen3_parity.npz`, RoPE base 1e6."""
+    stored = np.load(Path(__file__).parent / "golden" / "qwen3_parity.npz")
+    config = Qwen3Config(**json.loads(str(stored["meta"]))["sizes"], rope_theta=1e6, tie_word_embeddings=False)
+    weights = {name.removeprefix("weights/"): stored[name] for name in stored.files if name.startswith("weights/")}
+    return write_folder(folder, config, weights)

@@ -13,17 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from qwen3_samples import SMALL, call, file_tensors, threefry, write_folder
+from qwen3_samples import SMALL, call, file_tensors, threefry, write_folder, write_parity_folder
 from safetensors.numpy import load_file, save_file
 
-from fuyu_jax.qwen3 import PROJECTIONS, ModelError, Qwen3, Qwen3Config, adapt, load_qwen3, read_config
+from fuyu_jax.qwen3 import PROJECTIONS, ModelError, Qwen3, adapt, load_qwen3, read_config
 from fuyu_jax.qwen3.export import ADAPTER_CONFIG, ADAPTER_FILE, export_adapters, export_merged, load_adapters
 from fuyu_jax.qwen3.quantisation import NF4_LEVELS
 from fuyu_jax.qwen3.save import new_folder, write_weights
 from fuyu_jax.qwen3.weights import INDEX_FILE, LAYER_KEYS, SINGLE_FILE
 
-HERE = Path(__file__).parent / "golden"
-GOLDEN = dict(np.load(HERE / "peft_adapters.npz"))
+GOLDEN = dict(np.load(Path(__file__).parent / "golden" / "peft_adapters.npz"))
 PEFT_CONFIG = json.loads(str(GOLDEN["config"]))
 PEFT_TENSORS = {key.removeprefix("file/"): value for key, value in GOLDEN.items() if key.startswith("file/")}
 TENSORS = file_tensors(SMALL)
@@ -70,10 +69,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def golden_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    stored = np.load(HERE / "qwen3_parity.npz")
-    config = Qwen3Config(**json.loads(str(stored["meta"]))["sizes"], rope_theta=1e6, tie_word_embeddings=False)
-    tensors = {name.removeprefix("weights/"): stored[name] for name in stored.files if name.startswith("weights/")}
-    return write_folder(tmp_path_factory.mktemp("golden"), config, tensors)
+    return write_parity_folder(tmp_path_factory.mktemp("golden"))
 
 
 def write_adapters(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:

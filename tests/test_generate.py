@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from qwen3_samples import SMALL, call, file_tensors, lively_model, threefry, write_folder
+from qwen3_samples import SMALL, call, file_tensors, lively_model, threefry, write_folder, write_parity_folder
 
-from fuyu_jax.qwen3 import PROJECTIONS, ModelError, Qwen3, Qwen3Config, adapt, load_qwen3, read_config, resolve_model
+from fuyu_jax.qwen3 import PROJECTIONS, ModelError, Qwen3, adapt, load_qwen3, read_config, resolve_model
 from fuyu_jax.qwen3.generate import Generated, end_ids, generate, main
 from fuyu_jax.runs.errors import run_main
 from fuyu_jax.tokenizer import load_tokenizer
 
-HERE = Path(__file__).parent / "golden"
-GOLDEN = dict(np.load(HERE / "qwen3_generation.npz"))
-WEIGHTS = np.load(HERE / "qwen3_parity.npz")
+GOLDEN = dict(np.load(Path(__file__).parent / "golden" / "qwen3_generation.npz"))
 TOKENS = GOLDEN["tokens"].shape[1]
 LOG_PROB_TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
 def golden_model(tmp_path_factory: pytest.TempPathFactory) -> Qwen3:
-    config = Qwen3Config(**json.loads(str(WEIGHTS["meta"]))["sizes"], rope_theta=1e6, tie_word_embeddings=False)
-    tensors = {name.removeprefix("weights/"): WEIGHTS[name] for name in WEIGHTS.files if name.startswith("weights/")}
-    return load_qwen3(write_folder(tmp_path_factory.mktemp("model"), config, tensors))
+    return load_qwen3(write_parity_folder(tmp_path_factory.mktemp("model")))
 
 
 def padded(side: str) -> tuple[np.ndarray, np.ndarray]:

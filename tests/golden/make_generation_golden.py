@@ -7,16 +7,15 @@ by a margin that float32 rounding cannot turn, no row repeats itself, and the en
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from make_qwen3_golden import build
+from transformers import Qwen3ForCausalLM
 
 HERE = Path(__file__).parent
-THETA = 1e6
 LENGTHS = (7, 4, 2)
 TOKENS = 16
 MARGIN = 0.05  # of log-probabilities; the two implementations differ by less than 1e-4
@@ -27,13 +26,8 @@ DRAWN = 400  # prompts of each length to choose from
 def load_model() -> Qwen3ForCausalLM:
     """The untied model of the parity numbers."""
     stored = np.load(HERE / "qwen3_parity.npz")
-    rope = {"rope_type": "default", "rope_theta": THETA}
-    config = Qwen3Config(**json.loads(str(stored["meta"]))["sizes"], rope_parameters=rope, tie_word_embeddings=False)
-    model = Qwen3ForCausalLM(config).eval()
-    names = [name for name in stored.files if name.startswith("weights/")]
-    state = {name.removeprefix("weights/"): torch.tensor(stored[name].astype(np.float32)) for name in names}
-    model.load_state_dict(state, strict=True)
-    return model
+    weights = {name.removeprefix("weights/"): stored[name] for name in stored.files if name.startswith("weights/")}
+    return build(1e6, False, weights)
 
 
 def run(model: Qwen3ForCausalLM, ids: np.ndarray, mask: np.ndarray, ends: list[int] | None) -> dict[str, np.ndarray]:

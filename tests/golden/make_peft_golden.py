@@ -6,15 +6,15 @@ and alpha is not the rank, so that a forgotten scale shows.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import peft
 import torch
+from make_qwen3_golden import build
 from safetensors.numpy import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 HERE = Path(__file__).parent
 RANK, ALPHA, TARGETS, BASE = 3, 12, ["v_proj", "q_proj", "down_proj"], "some/base"
@@ -23,13 +23,8 @@ RANK, ALPHA, TARGETS, BASE = 3, 12, ["v_proj", "q_proj", "down_proj"], "some/bas
 def load_base() -> Qwen3ForCausalLM:
     """The untied model of the parity numbers."""
     stored = np.load(HERE / "qwen3_parity.npz")
-    rope = {"rope_type": "default", "rope_theta": 1e6}
-    config = Qwen3Config(**json.loads(str(stored["meta"]))["sizes"], rope_parameters=rope, tie_word_embeddings=False)
-    model = Qwen3ForCausalLM(config).eval()
-    names = [name for name in stored.files if name.startswith("weights/")]
-    state = {name.removeprefix("weights/"): torch.tensor(stored[name].astype(np.float32)) for name in names}
-    model.load_state_dict(state, strict=True)
-    return model
+    weights = {name.removeprefix("weights/"): stored[name] for name in stored.files if name.startswith("weights/")}
+    return build(1e6, False, weights)
 
 
 def main() -> None:
