@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 
-from benchmarks import expand_bench, oracle_bench, output, tasks_bench, vm_bench
+from benchmarks import (
+    expand_bench,
+    load_bench,
+    model_bench,
+    oracle_bench,
+    output,
+    rollout_bench,
+    tasks_bench,
+    train_bench,
+    vm_bench,
+)
 from benchmarks.timing import Report
 from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError
@@ -21,6 +32,10 @@ BENCHES: dict[str, Bench] = {
     "expand": expand_bench.run,
     "oracle": oracle_bench.run,
     "tasks": tasks_bench.run,
+    "rollout": rollout_bench.run,
+    "train": train_bench.run,
+    "model": model_bench.run,
+    "load": load_bench.run,
 }
 LARGEST_BATCH = 1 << 22
 REPEATS = 7
@@ -32,12 +47,13 @@ def main(argv: Sequence[str]) -> None:
     path = None if options.json is None else Path(options.json)
     if path is not None:
         output.prepare_destination(path)
+    benches: dict[str, Bench] = {**BENCHES, "load": functools.partial(load_bench.run, model=options.model)}
     about = output.describe_machine()
     total = Report()
     for name in options.benches:
         print(f"bench {name} ...", flush=True)
         jax.clear_caches()  # so that compile times don't depend on the benches before
-        report = BENCHES[name](options.batches, options.repeats)
+        report = benches[name](options.batches, options.repeats)
         total.rows += report.rows
         total.ratios |= report.ratios
         total.notes += report.notes
@@ -67,7 +83,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--batches", metavar="N,N", help="batch sizes, with commas between (each bench has its own)")
     parser.add_argument("--repeats", metavar="N", default=str(REPEATS), help=f"turns of each case (default {REPEATS})")
+    parser.add_argument(
+        "--model", metavar="NAME", help="model folder or hub id that `load` measures (default: a small random one)"
+    )
     options = parser.parse_args(argv)
+    if options.model is not None and "load" not in options.benches:
+        raise UserError(f"--model is {options.model!r} but only the bench load takes one; add load or leave it out.")
     for name in options.benches:
         if name not in BENCHES:
             raise UserError(f"there is no bench {name!r}; use one of {', '.join(BENCHES)}.")
