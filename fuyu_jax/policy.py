@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fuyu_jax.controller import Controller, Readout, action_log_probs
+from fuyu_jax.controller import DEFAULT_RULES, Controller, Readout, Rules
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from fuyu_jax.rollout import Episodes, Read, rollout
 from fuyu_jax.sharding import split_batch
@@ -48,6 +48,7 @@ class Policy:
       prompt_tokens: static length P that prompts are padded to.
       full_pass: read each state in a pass of its own over prompt and state, without the prompt's cache: the slow path,
         which the fast one is compared with.
+      rules: how the heads make a distribution over the actions.
     """
 
     graph: nnx.GraphDef
@@ -55,6 +56,7 @@ class Policy:
     tokens: TokenTable
     prompt_tokens: int
     full_pass: bool = False
+    rules: Rules = DEFAULT_RULES
 
     def controller(self, params: Params) -> Controller:
         """The controller with the given parameters."""
@@ -83,7 +85,7 @@ class Policy:
 
     def log_probs(self, readout: Readout, allowed: jax.Array) -> jax.Array:
         """Log-probabilities of all actions, `[..., N]`, where edits `[..., N - 1]` are allowed."""
-        return action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+        return self.rules.log_probs(readout, allowed)
 
     def count_tokens(self, tasks: TaskArrays, weight: jax.Array) -> jax.Array:
         """Tokens, padding left out, of states with weights `[B, S]` and their prompts: int32 `[]`."""
@@ -123,6 +125,7 @@ def make_play(policy: Policy, no_repeat: bool) -> Play:
             keys=keys,
             sampled=sampled,
             no_repeat=no_repeat,
+            rules=policy.rules,
             settings=policy.settings,
         )
 

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 import vm
-from fuyu_jax.controller.distribution import action_log_probs, choose_edit
+from fuyu_jax.controller.distribution import choose_edit
 from fuyu_jax.controller.heads import Readout
+from fuyu_jax.controller.rules import DEFAULT_RULES, Rules
 from vm.observation import Observation, join_examples, observe, run_all
 
 Read = Callable[[Observation], Readout]  # the policy: observations [B, G] to what its heads say
@@ -31,9 +32,11 @@ class Episodes(NamedTuple):
       action: int32 `[T, B, G]`, flat; 0 where the episode stopped or was inactive, -1 where nothing was allowed.
       valid: bool `[T, B, G]`, the edit changed the program.
       stop_prob: float32 `[T, B, G]`, P(STOP).
+      says_stop: bool `[T, B, G]`, a policy that does not sample would stop here.
       done_prob: float32 `[T, B, G]`, probability of distance class 0.
       log_prob: float32 `[T, B, G]`, of the action taken, STOP included in the distribution.
-      allowed: bool `[T, B, G, N - 1]`, edits the policy could choose among: valid and, with `no_repeat`, untried.
+      allowed: bool `[T, B, G, N - 1]`, edits the policy could choose among: valid unless `Rules` have no mask and,
+        with `no_repeat`, untried.
     """
 
     program: vm.Program
@@ -43,6 +46,7 @@ class Episodes(NamedTuple):
     action: jax.Array
     valid: jax.Array
     stop_prob: jax.Array
+    says_stop: jax.Array
     done_prob: jax.Array
     log_prob: jax.Array
     allowed: jax.Array
@@ -80,6 +84,7 @@ def rollout(
     keys: jax.Array,
     sampled: jax.Array | bool,
     no_repeat: bool = True,
+    rules: Rules = DEFAULT_RULES,
     settings: vm.Settings = vm.DEFAULT_SETTINGS,
 ) -> Episodes:
     """Run a policy from given programs until its budget is spent or, where episodes are sampled, until it stops.
@@ -95,6 +100,7 @@ def rollout(
       sampled: bool `[]`, may be traced. True samples edits at temperature 1 and STOP with P(STOP). False takes the best
         edit and never stops: one such episode tells what every way of stopping would have done.
       no_repeat: rule out edits already tried in the same program in this episode.
+      rules: static, how the heads make a distribution over the actions.
       settings: static sizes.
     """
     chex.assert_rank(budget, 2)
@@ -119,34 +125,39 @@ def rollout(
         return vm.values_equal(results.output, spread)
 
     def decide(carry: _Carry, results: vm.Result, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
-        """One forward pass: action, P(STOP), P(done), log-probability, and the edits it could choose among."""
+        """One forward pass: action, P(STOP), whether to, P(done), log-probability, the edits it could choose among."""
         visible = jax.tree.map(lambda leaf: leaf[:, :, :shown], results)
         readout = read(see(carry.program, public.inputs, visible, t, budget - t))
-        allowed = valid_edits(carry.program)
+        allowed = rules.allowed(valid_edits(carry.program))
         if no_repeat:
             allowed = allowed & ~tried_before(carry.program, carry.tried, carry.actions)
-        stop_prob = jax.nn.sigmoid(readout.stop_logit)
+        stop_prob = jax.nn.sigmoid(rules.stop_logit(readout, allowed))
+        says_stop = rules.says_stop(readout, allowed, settings)
         edit_keys = over_lanes(lambda key: jax.random.fold_in(key, 2 * t))(keys)
         stop_keys = over_lanes(lambda key: jax.random.fold_in(key, 2 * t + 1))(keys)
         noise = over_lanes(lambda key: jax.random.gumbel(key, (num_edits,)))(edit_keys)
         chance = over_lanes(jax.random.uniform)(stop_keys)
-        action = choose_edit(readout.edit_logits, allowed, jnp.where(sampled, noise, 0.0))
+        among = jnp.where(sampled, allowed, rules.likeliest(readout, allowed, settings))
+        action = choose_edit(readout.edit_logits, among, jnp.where(sampled, noise, 0.0))
         action = jnp.where(sampled & (chance < stop_prob), 0, action)
-        log_probs = action_log_probs(readout.stop_logit, readout.edit_logits, allowed)
+        log_probs = rules.log_probs(readout, allowed)
         log_prob = jnp.take_along_axis(log_probs, jnp.maximum(action, 0)[..., None], axis=-1)[..., 0]
         done_prob = jax.nn.softmax(readout.distance_logits, axis=-1)[..., 0]
-        numbers = (jnp.where(active, leaf, 0) for leaf in (action, stop_prob, done_prob, log_prob))
-        return *numbers, allowed & active[..., None]  # as `idle` has it, so no lane's record depends on the others
+        action, stop_prob, done_prob, log_prob = (
+            jnp.where(active, leaf, 0) for leaf in (action, stop_prob, done_prob, log_prob)
+        )
+        # As `idle` has it, so that no lane's record depends on the others.
+        return action, stop_prob, says_stop & active, done_prob, log_prob, allowed & active[..., None]
 
     def idle(carry: _Carry, results: vm.Result, t: jax.Array, active: jax.Array) -> tuple[jax.Array, ...]:
         del carry, results, t, active
-        zeros = jnp.zeros(lanes)
-        return jnp.zeros(lanes, jnp.int32), zeros, zeros, zeros, jnp.zeros((*lanes, num_edits), bool)
+        zeros, no = jnp.zeros(lanes), jnp.zeros(lanes, bool)
+        return jnp.zeros(lanes, jnp.int32), zeros, no, zeros, zeros, jnp.zeros((*lanes, num_edits), bool)
 
     def step(carry: _Carry, t: jax.Array) -> tuple[_Carry, tuple]:
         results = execute(carry.program, examples.inputs)
         active = carry.going & (t < budget)
-        action, stop_prob, done_prob, log_prob, allowed = jax.lax.cond(
+        action, stop_prob, says_stop, done_prob, log_prob, allowed = jax.lax.cond(
             jnp.any(active), decide, idle, carry, results, t, active
         )
         edited, valid = apply(carry.program, action)
@@ -157,7 +168,7 @@ def rollout(
             tried=jax.tree.map(lambda all_, now: all_.at[:, :, t].set(now), carry.tried, carry.program),
             actions=carry.actions.at[:, :, t].set(jnp.where(moves, action, 0)),
         )
-        decided = (active, action, valid & moves, stop_prob, done_prob, log_prob, allowed)
+        decided = (active, action, valid & moves, stop_prob, says_stop, done_prob, log_prob, allowed)
         return after, (carry.program, right(results), decided)
 
     # One step more than there are decisions: the last only runs the final program.
@@ -165,7 +176,9 @@ def rollout(
     blank = jnp.full((*lanes, steps + 1, settings.slots), -1, jnp.int32)
     carry = _Carry(start, jnp.ones(lanes, bool), vm.Program(blank, blank), jnp.zeros((*lanes, steps + 1), jnp.int32))
     _, (program, judged, decided) = jax.lax.scan(step, carry, times)
-    active, action, valid, stop_prob, done_prob, log_prob, allowed = jax.tree.map(lambda leaf: leaf[:-1], decided)
+    active, action, valid, stop_prob, says_stop, done_prob, log_prob, allowed = jax.tree.map(
+        lambda leaf: leaf[:-1], decided
+    )
     return Episodes(
         program=program,
         public=jnp.sum(judged[..., :shown], axis=-1, dtype=jnp.int32),
@@ -174,6 +187,7 @@ def rollout(
         action=action,
         valid=valid,
         stop_prob=stop_prob,
+        says_stop=says_stop,
         done_prob=done_prob,
         log_prob=log_prob,
         allowed=allowed,

@@ -11,7 +11,7 @@ from flax import nnx
 from task_samples import tasks as sample_tasks
 
 import vm
-from fuyu_jax.controller import Controller
+from fuyu_jax.controller import DEFAULT_RULES, Controller
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.measure import CHUNK, lane_keys
 from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
@@ -42,16 +42,17 @@ def some_tasks(count):
     return jax.tree.map(lambda leaf: leaf[rows], sample_tasks())
 
 
-def small_policy():
+def small_policy(rules=DEFAULT_RULES):
+    """A policy of one layer, drawn at random."""
     tokens = token_table(load_tokenizer(resolve_model("tiny")).encode)
     config = Qwen3Config(
         vocab_size=int(tokens.ids.max()) + 1, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=1e6, tie_word_embeddings=True,
     )  # fmt: skip
     rngs = nnx.Rngs(jax.random.key(0, impl="threefry2x32"))
-    controller = Controller(Qwen3(config, rngs=rngs), MACHINE, examples=4, show_targets=False, rngs=rngs)
+    controller = Controller(Qwen3(config, rngs=rngs), MACHINE, examples=4, factored=rules.factored, rngs=rngs)
     graph, params = split_controller(controller)
-    return Policy(graph, MACHINE, tokens, longest_prompt(tokens, 5)), params
+    return Policy(graph, MACHINE, tokens, longest_prompt(tokens, 5), rules=rules), params
 
 
 class FixedStream:

@@ -22,7 +22,7 @@ def lanes():
         public_solved=np.array([[f, f, f], [f, f, t], [t, f, f], [t, f, f], [f, f, t]]),
         action=np.array([[5, 7, 9], [6, 8, 10], [11, 7, 12], [5, 0, 13]], np.int32),
         valid=np.array([[t, t, t], [t, f, t], [t, t, t], [t, t, t]]),
-        stop_prob=np.array([[0.1, 0.2, 0.1], [0.4, 0.5, 0.1], [0.9, 0.9, 0.1], [0.9, 0.9, 0.49]], np.float32),
+        says_stop=np.array([[0.1, 0.2, 0.1], [0.4, 0.5, 0.1], [0.9, 0.9, 0.1], [0.9, 0.9, 0.49]]) >= 0.5,
         done_prob=np.array([[0.1, 0.1, 0.1], [0.1, 0.4, 0.1], [0.9, 0.4, 0.1], [0.9, 0.9, 0.9]], np.float32),
     )
 

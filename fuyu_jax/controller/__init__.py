@@ -5,3 +5,5 @@ from fuyu_jax.controller.distribution import action_log_probs as action_log_prob
 from fuyu_jax.controller.distribution import choose_edit as choose_edit
 from fuyu_jax.controller.heads import Echo as Echo
 from fuyu_jax.controller.heads import Readout as Readout
+from fuyu_jax.controller.rules import DEFAULT_RULES as DEFAULT_RULES
+from fuyu_jax.controller.rules import Rules as Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from fuyu_jax.qwen3 import (
     source_sha256,
 )
 from fuyu_jax.qwen3.locate import TINY
-from fuyu_jax.qwen3.quantisation import Kind
+from fuyu_jax.qwen3.quantisation import Quant
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.prompts import TokenTable, token_table
 from vm.types import Settings
@@ -44,7 +44,7 @@ class ModelOptions:
     """
 
     dtype: str = "float32"
-    quant: Literal["none"] | Kind = "none"
+    quant: Quant = "none"
     lora_rank: int = 16
     lora_alpha: float = 32.0
     lora_targets: tuple[str, ...] = PROJECTIONS
@@ -71,6 +71,7 @@ def build_controller(
     *,
     examples: int,
     show_targets: bool,
+    factored: bool = False,
     key: jax.Array,
     options: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     advance: Callable[[int], None] = lambda read: None,
@@ -82,6 +83,7 @@ def build_controller(
       settings: the machine's sizes.
       examples: public examples of a task.
       show_targets: whether the public targets are shown.
+      factored: whether kind, slot and value of an edit are chosen independently.
       key: typed key of everything that is drawn at random.
       options: how the weights are kept and trained.
       advance: told the bytes of each tensor as it is read; `weight_bytes` gives their sum.
@@ -103,16 +105,17 @@ def build_controller(
     trunk = None if model == TINY else _load(folder, options, advance)
     dtype = jnp.dtype(options.dtype)
 
-    @nnx.jit  # drawing each weight on its own would compile each shape on its own
     def draw(trunk: Qwen3 | None, key: jax.Array) -> Controller:
         rngs = nnx.Rngs(key)
         body = Qwen3(config, rngs=rngs, dtype=dtype) if trunk is None else trunk
         if spec is not None:
             adapt(body, spec.rank, spec.alpha, spec.targets, rngs)
-        return Controller(body, settings, examples=examples, show_targets=show_targets, rngs=rngs)
+        return Controller(body, settings, examples=examples, show_targets=show_targets, factored=factored, rngs=rngs)
 
+    # One compilation, as drawing each weight on its own would compile each shape; the trunk is handed over, not copied.
+    controller = nnx.jit(draw, donate_argnums=0)(trunk, key)
     return Built(
-        draw(trunk, key),
+        controller,
         tokens,
         {
             "name": model,

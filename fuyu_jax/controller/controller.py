@@ -27,6 +27,7 @@ class Controller(nnx.Module):
         *,
         examples: int,
         show_targets: bool = False,
+        factored: bool = False,
         rngs: nnx.Rngs,
     ) -> None:
         """Put state tokens and heads, drawn from `rngs`, around a trunk.
@@ -36,12 +37,13 @@ class Controller(nnx.Module):
           settings: the machine's sizes.
           examples: public examples of a task.
           show_targets: whether states also show the public targets.
+          factored: choose kind, slot and value independently, with `FactoredHeads`.
           rngs: source of the initial weights.
         """
         hidden, scale = trunk.config.hidden_size, trunk.config.initializer_range
         self.trunk = trunk
         self.embedder = StateEmbedder(settings, examples, hidden, scale=scale, show_targets=show_targets, rngs=rngs)
-        self.heads = Heads(settings, examples, hidden, rngs=rngs)
+        self.heads = Heads(settings, examples, hidden, factored=factored, rngs=rngs)
 
     def prompt(self, ids: jax.Array, mask: jax.Array) -> PromptCache:
         """Keys and values of prompts: int32 `[B, P]` tokens and bool `[B, P]`, true for real tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from vm.types import NUM_OPCODES, Settings, Status, Type
 
 DISTANCE_CLASSES = 18  # 0..16 edits, and more
 BYTES = 4
+KINDS = 3  # STOP, SET_OP, SET_ARG
 
 
 class Readout(NamedTuple):
@@ -19,7 +21,7 @@ class Readout(NamedTuple):
 
     Attributes:
       edit_logits: `[..., N - 1]`, unmasked, in the order of the flat actions without STOP.
-      stop_logit: `[...]`, of P(this program is solved).
+      stop_logit: `[...]`, of P(this program is solved); where `Rules` have a joint STOP, its logit among the edits'.
       value_logit: `[...]`, of P(this policy's own rollout from here ends solved within the budget left).
       distance_logits: `[..., 18]`, over 0..16 edits to the reference, and more.
       act: `[..., hidden]`, the acting token's state, and
@@ -59,15 +61,44 @@ class _Mlp(nnx.Module):
         return self.out(jax.nn.silu(self.hidden(x)))
 
 
-class Heads(nnx.Module):
-    """All heads but ECHO read the acting token, which sees the whole state; edits also read their own slot's token."""
+class FactoredHeads(nnx.Module):
+    """Independent choices of a kind (STOP, SET_OP, SET_ARG), a slot, an opcode and an argument, as the original had.
 
-    def __init__(self, settings: Settings, examples: int, hidden: int, *, rngs: nnx.Rngs) -> None:
+    log p(set slot s to opcode v) = log p(SET_OP) + log p(s) + log p(v), and likewise for arguments: no choice knows the
+    others. The baseline that the flat action set is compared with.
+    """
+
+    def __init__(self, settings: Settings, hidden: int, *, rngs: nnx.Rngs) -> None:
+        """Draw the four heads for `hidden` features."""
+        head = functools.partial(_Mlp, 2 * hidden, hidden, rngs=rngs)
+        self.kind, self.slot = head(KINDS), head(settings.slots)
+        self.opcode, self.argument = head(NUM_OPCODES), head(settings.args)
+
+    def __call__(self, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Log-probabilities of the edits `[..., L, 44 + A]` and of STOP `[...]` from a state's features."""
+        kind, slot, opcode, argument = (
+            jax.nn.log_softmax(head(whole), axis=-1) for head in (self.kind, self.slot, self.opcode, self.argument)
+        )
+        value = jnp.concatenate([kind[..., 1:2] + opcode, kind[..., 2:3] + argument], axis=-1)  # [..., 44 + A]
+        return slot[..., :, None] + value[..., None, :], kind[..., 0]
+
+
+class Heads(nnx.Module):
+    """All heads but ECHO read the acting token, which sees the whole state; edits also read their own slot's token.
+
+    Factored heads take the place of those for edits and STOP.
+    """
+
+    def __init__(
+        self, settings: Settings, examples: int, hidden: int, *, factored: bool = False, rngs: nnx.Rngs
+    ) -> None:
         """Draw all heads for `hidden` features and `examples` public examples."""
         self.settings = settings
         self.num_examples = examples
-        self.edit = _Mlp(2 * hidden, hidden, NUM_OPCODES + settings.args, rngs=rngs)
-        self.stop = _Mlp(2 * hidden, hidden, 1, rngs=rngs)
+        self.factored = FactoredHeads(settings, hidden, rngs=rngs) if factored else None
+        if not factored:
+            self.edit = _Mlp(2 * hidden, hidden, NUM_OPCODES + settings.args, rngs=rngs)
+            self.stop = _Mlp(2 * hidden, hidden, 1, rngs=rngs)
         self.value = _Mlp(2 * hidden, hidden, 1, rngs=rngs)
         self.distance = _Mlp(2 * hidden, hidden, DISTANCE_CLASSES, rngs=rngs)
         self.echo_action = nnx.Embed(settings.num_actions, hidden, rngs=rngs)
@@ -80,12 +111,16 @@ class Heads(nnx.Module):
         first_slot, machine = self.num_examples, self.num_examples + self.settings.slots
         slots = hidden[..., first_slot:machine, :]  # [..., L, d]
         act = hidden[..., -1, :]  # [..., d]
-        beside = jnp.broadcast_to(act[..., None, :], slots.shape)
-        edits = self.edit(jnp.concatenate([slots, beside], axis=-1))  # [..., L, 44 + A]
         whole = jnp.concatenate([act, jnp.mean(slots, axis=-2)], axis=-1)
+        if self.factored is None:
+            beside = jnp.broadcast_to(act[..., None, :], slots.shape)
+            edits = self.edit(jnp.concatenate([slots, beside], axis=-1))  # [..., L, 44 + A]
+            stop = self.stop(whole)[..., 0]
+        else:
+            edits, stop = self.factored(whole)
         return Readout(
             edit_logits=edits.reshape(*edits.shape[:-2], -1),
-            stop_logit=self.stop(whole)[..., 0],
+            stop_logit=stop,
             value_logit=self.value(whole)[..., 0],
             distance_logits=self.distance(whole),
             act=act,

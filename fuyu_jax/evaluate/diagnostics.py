@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.stats import rankdata
 
-from fuyu_jax.controller import Readout, action_log_probs
+from fuyu_jax.controller import Readout, Rules
 from fuyu_jax.controller.distribution import NEVER
 from fuyu_jax.learn.losses.echo import echo_loss
 from fuyu_jax.learn.losses.policy_gradient import exact_kl
@@ -41,10 +41,10 @@ def make_diagnose(policy: Policy) -> Callable[[Params, StateSet], tuple[Metrics,
         _, echo_right = echo_loss(controller.echo(readout, states.action), states.next_outputs, states.next_status)
         took_edit = (states.weight > 0) & (states.action > 0)
         accuracies = {
-            **head_accuracies(readout, states, policy.settings),
+            **head_accuracies(readout, states, policy.settings, policy.rules),
             "echo_accuracy": masked_mean(echo_right.astype(jnp.float32), took_edit),
         }
-        return accuracies, action_log_probs(readout.stop_logit, readout.edit_logits, states.valid)
+        return accuracies, policy.log_probs(readout, policy.rules.allowed(states.valid))
 
     return diagnose
 
@@ -55,20 +55,21 @@ def kl_between(log_probs: jax.Array, reference: jax.Array, weight: jax.Array) ->
     return masked_mean(exact_kl(log_probs, reference), weight)
 
 
-def head_accuracies(readout: Readout, states: States, settings: Settings) -> Metrics:
+def head_accuracies(readout: Readout, states: States, settings: Settings, rules: Rules) -> Metrics:
     """Shares of states in which a head is right; of an edit, right means: in the teacher set.
 
     `kind_accuracy` is of STOP against SET_OP against SET_ARG and `action_accuracy` of the whole action, over all
     states; `slot_accuracy`, `recall_at_1`, `recall_at_16` and `rank_accuracy` are over unsolved states;
     `opcode_accuracy` and `argument_accuracy` over those with a SET_OP or a SET_ARG to make, of the best such edit.
-    `rank_accuracy` is the share of (right, wrong) pairs of valid edits that are in order. `stop_calibration_error` is
+    `rank_accuracy` is the share of (right, wrong) pairs of allowed edits that are in order. `stop_calibration_error` is
     the expected calibration error of P(STOP) (Guo et al. 2017), ten bins of equal width.
     """
     counts = states.weight > 0
     to_do = counts & ~states.solved & jnp.any(states.teacher, axis=-1)
-    logits = jnp.where(states.valid, readout.edit_logits, NEVER)
+    allowed = rules.allowed(states.valid)
+    logits = jnp.where(allowed, readout.edit_logits, NEVER)
     teacher = states.teacher
-    best = jnp.argmax(logits, axis=-1)
+    best = jnp.argmax(jnp.where(rules.likeliest(readout, allowed, settings), logits, 2 * NEVER), axis=-1)
     pick = lambda mask, index: jnp.take_along_axis(mask, index[..., None], axis=-1)[..., 0]  # noqa: E731
     best_right = pick(teacher, best)
 
@@ -76,8 +77,8 @@ def head_accuracies(readout: Readout, states: States, settings: Settings) -> Met
     place = jnp.arange(logits.shape[-1], dtype=jnp.int32) % fields
     is_op = jnp.broadcast_to(place < NUM_OPCODES, logits.shape)
     by_slot = jnp.any(teacher.reshape(*teacher.shape[:-1], settings.slots, fields), axis=-1)
-    stop_prob = jax.nn.sigmoid(readout.stop_logit)
-    says_stop = stop_prob >= 0.5
+    stop_prob = jax.nn.sigmoid(rules.stop_logit(readout, allowed))
+    says_stop = rules.says_stop(readout, allowed, settings)
 
     def share(right: jax.Array, mask: jax.Array) -> jax.Array:
         return masked_mean(right.astype(jnp.float32), mask)
@@ -98,7 +99,7 @@ def head_accuracies(readout: Readout, states: States, settings: Settings) -> Met
         "stop_accuracy": share(says_stop == states.solved, counts),
         "recall_at_1": share(best_right, to_do),
         "recall_at_16": share(_recalled(logits, teacher, 16), to_do),
-        "rank_accuracy": masked_mean(_pairs_in_order(logits, states.valid, teacher), to_do),
+        "rank_accuracy": masked_mean(_pairs_in_order(logits, allowed, teacher), to_do),
         "stop_calibration_error": calibration_error(stop_prob, states.solved, counts),
         "states": jnp.sum(counts),
     }
@@ -110,16 +111,16 @@ def _recalled(logits: jax.Array, teacher: jax.Array, k: int) -> jax.Array:
     return jnp.any(jnp.take_along_axis(teacher, top, axis=-1), axis=-1)
 
 
-def _pairs_in_order(logits: jax.Array, valid: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Share of (right, wrong) pairs of valid edits whose right one is likelier, ties counting half: float32 `[...]`.
+def _pairs_in_order(logits: jax.Array, allowed: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Share of (right, wrong) pairs of allowed edits whose right one is likelier, ties counting half: float32 `[...]`.
 
-    The Mann-Whitney statistic from the ranks of the right edits; invalid ones share the lowest ranks.
+    The Mann-Whitney statistic from the ranks of the right edits; others than allowed ones share the lowest ranks.
     """
     rank = rankdata(logits, axis=-1)
     right = jnp.sum(teacher, axis=-1).astype(jnp.float32)
-    wrong = jnp.sum(valid & ~teacher, axis=-1).astype(jnp.float32)
-    invalid = jnp.sum(~valid, axis=-1).astype(jnp.float32)
-    rank_sum = jnp.sum(jnp.where(teacher, rank, 0.0), axis=-1) - right * invalid
+    wrong = jnp.sum(allowed & ~teacher, axis=-1).astype(jnp.float32)
+    below = jnp.sum(~allowed, axis=-1).astype(jnp.float32)
+    rank_sum = jnp.sum(jnp.where(teacher, rank, 0.0), axis=-1) - right * below
     return (rank_sum - 0.5 * right * (right + 1)) / jnp.maximum(right * wrong, 1.0)
 
 

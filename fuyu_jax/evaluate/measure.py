@@ -68,7 +68,7 @@ class Lanes(NamedTuple):
     public_solved: NDArray[np.bool_]  # [T + 1, N]
     action: NDArray[np.int32]  # [T, N]
     valid: NDArray[np.bool_]  # [T, N]
-    stop_prob: NDArray[np.float32]  # [T, N]
+    says_stop: NDArray[np.bool_]  # [T, N]
     done_prob: NDArray[np.float32]  # [T, N]
 
 
@@ -79,9 +79,9 @@ def stop_times(lanes: Lanes, budget: int, mode: str) -> tuple[NDArray[Any], NDAr
     """
     stops = np.zeros((budget + 1, lanes.solved.shape[1]), np.bool_)
     if mode == "learned":
-        stops[:budget] = lanes.stop_prob[:budget] >= 0.5
+        stops[:budget] = lanes.says_stop[:budget]
     elif mode == "value_gated":
-        stops[:budget] = (lanes.stop_prob[:budget] >= 0.5) & (lanes.done_prob[:budget] >= 0.5)
+        stops[:budget] = lanes.says_stop[:budget] & (lanes.done_prob[:budget] >= 0.5)
     elif mode == "verified":
         stops[: budget + 1] = lanes.public_solved[: budget + 1]
     stopped = np.asarray(stops.any(axis=0))
@@ -118,7 +118,7 @@ def to_lanes(episodes: Episodes, lane: int, public: int) -> Lanes:
         public_solved=pick(episodes.public) == public,
         action=pick(episodes.action),
         valid=pick(episodes.valid),
-        stop_prob=pick(episodes.stop_prob),
+        says_stop=pick(episodes.says_stop),
         done_prob=pick(episodes.done_prob),
     )
 

@@ -103,10 +103,11 @@ def improve(
     state = start_training(params)
     done = 0
     for round_number in range(1, options.rounds + 1):
-        while done < options.updates * round_number // options.rounds:
+        last = options.updates * round_number // options.rounds  # a round begins with experience of its own
+        while done < last:
             turn, signals = arm.collect(state.params, params, jax.random.fold_in(collect_key, done))
             report_signals(done, signals)
-            for part in range(min(options.updates_per_turn, options.updates - done)):
+            for part in range(min(options.updates_per_turn, last - done)):
                 first = part * options.batch_tasks % options.turn_tasks
                 gradient, metrics = update_gradient(state.params, turn, jnp.int32(first))
                 replayed, replay = cloning.gradient(state.params, jax.random.fold_in(replay_key, done))

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fuyu_jax.controller import Controller, Readout
+from fuyu_jax.controller import Controller, Readout, Rules
 from fuyu_jax.learn.losses.echo import echo_loss
-from fuyu_jax.learn.losses.imitation import balanced_stop_weights, distance_loss, teacher_set_loss
+from fuyu_jax.learn.losses.imitation import balanced_stop_weights, decision_loss, distance_loss, teacher_set_loss
 from fuyu_jax.learn.losses.reduce import shares, weighted_sum
 from fuyu_jax.learn.states import States
 from fuyu_jax.learn.training import Metrics
@@ -62,13 +62,25 @@ def state_shares(states: States, weights: ImitationWeights) -> Shares:
     )
 
 
-def imitation_terms(readout: Readout, states: States, share: Shares, weights: ImitationWeights) -> Metrics:
-    """Losses against the labels of states `[B, S]`: `edit_loss`, `stop_loss`, `distance_loss` and their sum, `loss`."""
-    edit = weighted_sum(teacher_set_loss(readout.edit_logits, states.valid, states.teacher), share.edit)
+def imitation_terms(
+    readout: Readout, states: States, share: Shares, weights: ImitationWeights, rules: Rules
+) -> Metrics:
+    """Losses against the labels of states `[B, S]`: `edit_loss`, `stop_loss`, `distance_loss` and their sum, `loss`.
+
+    A joint STOP is learnt with the edits in one cross-entropy, which is then summed unless edits weigh nothing.
+    `edit_loss`, given that the policy goes on, and `stop_loss`, of P(STOP), are what they are with a STOP of its own.
+    """
+    allowed = rules.allowed(states.valid)
+    edit = weighted_sum(teacher_set_loss(readout.edit_logits, allowed, states.teacher), share.edit)
     solved = states.solved.astype(jnp.float32)
-    stop = weighted_sum(optax.sigmoid_binary_cross_entropy(readout.stop_logit, solved), share.stop)
+    stop = weighted_sum(optax.sigmoid_binary_cross_entropy(rules.stop_logit(readout, allowed), solved), share.stop)
     distance = weighted_sum(distance_loss(readout.distance_logits, states.distance), share.distance)
-    total = weights.edit * edit + weights.stop * stop + weights.distance * distance
+    if rules.joint_stop and weights.edit:
+        decision = decision_loss(rules.log_probs(readout, allowed), states.teacher, states.solved)
+        decided = weights.edit * weighted_sum(decision, share.all)
+    else:
+        decided = weights.edit * edit + weights.stop * stop
+    total = decided + weights.distance * distance
     return {"loss": total, "edit_loss": edit, "stop_loss": stop, "distance_loss": distance}
 
 

@@ -12,6 +12,7 @@ import jax
 from flax import nnx
 
 import vm
+from fuyu_jax.controller import Rules
 from fuyu_jax.controller.build import ModelOptions, build_controller
 from fuyu_jax.policy import Params, Policy, split_controller
 from fuyu_jax.qwen3 import resolve_model, weight_bytes
@@ -67,6 +68,7 @@ def build_policy(settings: PilotSettings) -> BuiltPolicy:
                 MACHINE,
                 examples=settings.public,
                 show_targets=settings.show_targets,
+                factored=settings.heads == "factored",
                 key=key,
                 options=model_options(settings),
                 advance=progress.update,
@@ -74,9 +76,15 @@ def build_policy(settings: PilotSettings) -> BuiltPolicy:
     except ValueError as error:
         raise UserError(str(error)) from error
     graph, params = split_controller(built.controller)
-    policy = Policy(graph, MACHINE, built.tokens, longest_prompt(built.tokens, TRAIN_LENGTH), settings.full_pass)
+    prompt_tokens = longest_prompt(built.tokens, TRAIN_LENGTH)
+    policy = Policy(graph, MACHINE, built.tokens, prompt_tokens, settings.full_pass, policy_rules(settings))
     reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST))
     return BuiltPolicy(policy, reader, params, built.source)
+
+
+def policy_rules(settings: PilotSettings) -> Rules:
+    """How a run's policies choose among actions."""
+    return Rules(settings.mask, joint_stop=settings.stop_head == "joint", factored=settings.heads == "factored")
 
 
 def model_options(settings: PilotSettings) -> ModelOptions:

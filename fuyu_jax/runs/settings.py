@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import operator
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ REWARDS = ("terminal", "execution", "reachability")
 SHAPINGS = ("potential", "fixed")
 CREDITS = ("step", "trajectory")
 PLACEMENTS = ("first", "nearest")
+HEADS = ("flat", "factored")
+STOP_HEADS = ("separate", "joint")
 STARTS = ("mixed", "blank", "corrupted")
 PLACES = ("out", "checkpoint_dir", "bc_from")  # where a run reads and writes, not what it computes
 MAX_BUDGET = 16
@@ -126,6 +130,17 @@ class PilotSettings:
     public: int = setting(4, "examples whose inputs the controller sees", low=1, high=16)
     hidden: int = setting(16, "further examples that score only", low=1, high=64)
     show_targets: bool = setting(False, "whether the controller sees the public targets")
+    heads: str = setting(
+        "flat",
+        "one choice among all edits, or the original's independent ones of kind, slot and value, with a joint STOP",
+        choices=HEADS,
+    )
+    stop_head: str = setting(
+        "separate", "P(STOP) from a head of its own (implies flat heads), or as one more action", choices=STOP_HEADS
+    )
+    mask: bool = setting(
+        True, "whether only edits that change the program are allowed; others cost budget and do nothing"
+    )
     no_repeat: bool = setting(True, "whether an edit is taken at most once in the same program of an episode")
 
     eval_tasks: int = setting(256, "tasks of each evaluation split", low=2, high=4096)
@@ -156,6 +171,10 @@ class PilotSettings:
             )
         if self.quant != "none" and self.lora_rank == 0:
             raise UserError("--lora_rank is 0 but weights in 8 or 4 bits cannot be trained; use a rank of at least 1.")
+        if self.heads == "factored" and self.stop_head == "separate":
+            raise UserError(
+                "--stop_head is 'separate' but factored heads have STOP among their kinds; use joint, or --heads flat."
+            )
         if self.bc_epochs > self.bc_updates:
             raise UserError(f"--bc_epochs is {self.bc_epochs}; use at most --bc_updates, {self.bc_updates}.")
         if self.rounds > self.updates:
@@ -196,13 +215,31 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 # What an arm is by its nature; an option that is given wins over it.
 ARM_DEFAULTS: dict[str, dict[str, Any]] = {
-    "grpo_terminal": {"reward": "terminal", "credit": "trajectory", "anchor_weight": 0.0},
+    "grpo_terminal": {"reward": "terminal", "shaping": "potential", "credit": "trajectory", "anchor_weight": 0.0},
     "expert_iteration": {"reward": "execution"},
+}
+
+# An option that is given settles what cannot be combined with it, unless that is given too.
+IMPLIED: dict[tuple[str, Any], dict[str, Any]] = {
+    ("heads", "factored"): {"stop_head": "joint"},
+    ("stop_head", "separate"): {"heads": "flat"},
 }
 
 RECIPES: dict[str, dict[str, Any]] = {
     "guarded": {},
+    # What the original's report says of its decision update: one round, on 605 states that the copied policy's rollouts
+    # of its 32 train tasks came to, rewarded by fixed bonuses and fines. So here: one turn of 32 tasks, 4 rollouts of
+    # each and 4 decisions of each rollout, gone through four times in parts of eight tasks while they grow stale. The
+    # report gives no learning rate; this is the peak of copying's own, four times the guarded one.
     "original": {
+        "heads": "factored",
+        "stop_head": "joint",
+        "mask": False,
+        "rollout_tasks": 32,
+        "rollout_batch": 8,
+        "reuse": 4,
+        "updates": 16,
+        "update_lr": 4e-3,
         "shaping": "fixed",
         "credit": "trajectory",
         "norm_std": True,
@@ -246,7 +283,8 @@ def _resolve(given: Mapping[str, str]) -> PilotSettings:
     for name, value in named.items():
         check(fields[name], value)
     base = {**PRESETS[named["preset"]], **RECIPES[named["recipe"]], **ARM_DEFAULTS.get(named["arm"], {})}
-    return PilotSettings(**{**base, **overrides})
+    implied = [values for (name, value), values in IMPLIED.items() if overrides.get(name) == value]
+    return PilotSettings(**functools.reduce(operator.or_, [base, *implied, overrides]))
 
 
 def sees_oracle_labels(config: Mapping[str, Any]) -> bool:

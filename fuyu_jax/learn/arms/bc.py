@@ -83,7 +83,7 @@ class Cloning:
         tasks, states, share = batch
         controller, read = self._policy.reader(params, tasks)
         readout = read(states.seen)
-        terms = imitation_terms(readout, states, share, self.options.weights)
+        terms = imitation_terms(readout, states, share, self.options.weights, self._policy.rules)
         echo = echo_terms(controller, readout, states, share)
         loss = terms["loss"] + self.options.echo_weight * echo["echo_loss"]
         return loss, {**terms, **echo, "loss": loss, "tokens": self._policy.count_tokens(tasks, states.weight)}

@@ -94,7 +94,8 @@ def oracle_path_arm(
         demos = source.next_batch(turn_tasks)
         states = oracle_states(demos.tasks, demos.path_keys, key, samples, policy.settings, rollouts.teaching)
         labels = jnp.float32(states.weight.size)
-        return Visits(demos.tasks, states, states.valid, states.solved), {"oracle_labels": labels}
+        allowed = policy.rules.allowed(states.valid)
+        return Visits(demos.tasks, states, allowed, states.solved), {"oracle_labels": labels}
 
     return Arm(collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
 
@@ -106,7 +107,7 @@ def label_loss(policy: Policy, options: LabelOptions) -> Loss:
         visits, share = batch
         controller, read = policy.reader(params, visits.tasks)
         readout = read(visits.states.seen)
-        terms = imitation_terms(readout, visits.states, share, options.weights)
+        terms = imitation_terms(readout, visits.states, share, options.weights, policy.rules)
         echo = echo_terms(controller, readout, visits.states, share)
         value = value_term(readout, visits.won, share)
         total = (

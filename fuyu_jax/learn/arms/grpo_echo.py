@@ -132,7 +132,7 @@ def grpo_arm(
         controller, read = policy.reader(params, visits.tasks)
         readout = read(visits.states.seen)
         terms = policy_terms(policy.log_probs(readout, visits.allowed), rows, share.policy, options)
-        anchor = imitation_terms(readout, visits.states, share.supervised, options.weights)
+        anchor = imitation_terms(readout, visits.states, share.supervised, options.weights, policy.rules)
         echo = echo_terms(controller, readout, visits.states, share.supervised)
         value = value_term(readout, visits.won, share.supervised)
         total = (

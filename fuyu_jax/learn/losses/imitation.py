@@ -31,6 +31,23 @@ def teacher_set_loss(edit_logits: jax.Array, allowed: jax.Array, teacher: jax.Ar
     return jnp.where(some, -good, 0.0)
 
 
+def decision_loss(log_probs: jax.Array, teacher: jax.Array, solved: jax.Array) -> jax.Array:
+    """Cross-entropy with a joint STOP: minus the log of the probability of STOP where solved, else of the teacher set.
+
+    Args:
+      log_probs: float32 `[..., N]`, of all actions.
+      teacher: bool `[..., N - 1]`, the good edits; where none is known any edit is better than STOP.
+      solved: bool `[...]`.
+
+    Returns:
+      float32 `[...]`, in nats.
+    """
+    chex.assert_equal_shape([log_probs[..., 1:], teacher])
+    good = teacher | ~jnp.any(teacher, axis=-1, keepdims=True)
+    edits = jax.nn.logsumexp(jnp.where(good, log_probs[..., 1:], NEVER), axis=-1)
+    return -jnp.where(solved, log_probs[..., 0], edits)
+
+
 def balanced_stop_weights(solved: jax.Array, mask: jax.Array, balance: float) -> jax.Array:
     """Weights of states in the cross-entropy of P(solved), with the two classes drawn toward equal totals.
 
