@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from fuyu_jax.qwen3 import memory
 from fuyu_jax.runs.pooling import README_MARKS, pooled_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +24,12 @@ def test_the_table_is_that_of_the_committed_runs():
     begin, end = (README.index(mark) for mark in README_MARKS)
     assert README[begin + len(README_MARKS[0]) : end].strip() == pooled_table(pooled)
     assert pooled_table(pooled) in (ROOT / "reports/pilot.md").read_text()
+
+
+def test_the_memory_table_is_what_its_command_prints(capsys):
+    memory.main([])
+    begin, end = "<!-- memory:begin -->\n", "<!-- memory:end -->"
+    assert README[README.index(begin) + len(begin) : README.index(end)] == capsys.readouterr().out
 
 
 def test_the_readme_links_to_files_that_exist():
