@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from fuyu_jax.learn.arms.awr import RegressionOptions, awr_arm
 from fuyu_jax.learn.arms.bc import Cloning, CloningOptions
 from fuyu_jax.learn.arms.dagger import LabelOptions, dagger_arm, oracle_path_arm
 from fuyu_jax.learn.arms.expert_iteration import expert_arm
 from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
+from fuyu_jax.learn.arms.process_dpo import PreferenceOptions, process_dpo_arm
 from fuyu_jax.learn.credit import CreditOptions
 from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
@@ -86,6 +88,23 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
         policy_weight=settings.policy_weight,
         drop_zero_spread=settings.drop_zero_spread,
     )
+    preferences = PreferenceOptions(
+        pairs=settings.pairs,
+        beta=settings.dpo_beta,
+        likelihood_weight=settings.likelihood_weight,
+        echo_weight=settings.echo_loss_weight,
+        policy_weight=settings.policy_weight,
+        shuffle=settings.shuffle_signal,
+    )
+    regression = RegressionOptions(
+        actions=settings.awr_actions,
+        samples=settings.awr_samples,
+        nats=settings.awr_nats,
+        kl_weight=settings.kl_weight,
+        echo_weight=settings.echo_loss_weight,
+        policy_weight=settings.policy_weight,
+        shuffle=settings.shuffle_signal,
+    )
     match settings.arm:
         case "bc_continued":
             return oracle_path_arm(policy, source, count, rollouts, path_labels)
@@ -98,6 +117,10 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
             return expert_arm(policy, play, stream, count, rollouts, credits, labels)
         case "grpo_echo" | "grpo_terminal":
             return grpo_arm(policy, play, stream, count, rollouts, credits, grpo)
+        case "process_dpo":
+            return process_dpo_arm(policy, play, stream, count, rollouts, credits, preferences)
+        case "awr":
+            return awr_arm(policy, play, stream, count, rollouts, credits, regression)
     raise ValueError(f"{settings.arm!r} is no decision update.")
 
 

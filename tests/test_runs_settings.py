@@ -166,6 +166,8 @@ def test_settings_are_plain_json_values():
         ("grpo_echo", 0.0, "terminal", False),
         ("grpo_echo", 0.0, "execution", False),
         ("grpo_echo", 0.0, "reachability", True),
+        ("process_dpo", 0.0, "terminal", True),
+        ("awr", 1.0, "reachability", False),
     ],
 )
 def test_which_runs_see_oracle_labels(arm, anchor, reward, expected):

@@ -47,3 +47,23 @@ def choose_edit(logits: jax.Array, allowed: jax.Array, noise: jax.Array | None =
     scores = logits if noise is None else logits + noise
     best = jnp.argmax(jnp.where(allowed, scores, NEVER), axis=-1).astype(jnp.int32) + 1
     return jnp.where(jnp.any(allowed, axis=-1), best, -1)
+
+
+def sample_distinct(key: jax.Array, log_probs: jax.Array, allowed: jax.Array, count: int) -> jax.Array:
+    """Sample different entries one after the other, each in proportion to its probability among those that are left.
+
+    All at once, by Gumbel noise (Gumbel-top-k trick, Kool et al., arXiv 1903.06059).
+
+    Args:
+      key: typed key.
+      log_probs: float32 `[..., N]`, up to a constant.
+      allowed: bool `[..., N]`, the entries that may be sampled.
+      count: static number C, at most N.
+
+    Returns:
+      int32 `[..., C]` in the order of sampling; -1 at the end where fewer are allowed.
+    """
+    chex.assert_equal_shape([log_probs, allowed])
+    scores = jnp.where(allowed, log_probs + jax.random.gumbel(key, log_probs.shape), -jnp.inf)
+    best, index = jax.lax.top_k(scores, count)
+    return jnp.where(best > -jnp.inf, index.astype(jnp.int32), -1)

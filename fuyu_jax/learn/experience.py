@@ -105,6 +105,13 @@ def _distances(program: vm.Program, tasks: TaskArrays, settings: vm.Settings, pl
     return jax.vmap(jax.vmap(each_lane), (0, None, None))(program, tasks.reference, tasks.length)
 
 
+def count_executions(episodes: Episodes, tasks: TaskArrays) -> jax.Array:
+    """Executions of a program on an example that episodes took, the final programs' among them: float32 `[]`."""
+    examples = tasks.public.targets.type.shape[-1] + tasks.hidden.targets.type.shape[-1]
+    decisions = jnp.sum(episodes.active).astype(jnp.float32)
+    return (decisions + episodes.solved[-1].size) * examples
+
+
 @jax.jit
 def process_signals(explored: Explored, returns: jax.Array) -> Metrics:
     """The process signals that the original reports, and the spread that group-relative credit lives on.
@@ -119,7 +126,6 @@ def process_signals(explored: Explored, returns: jax.Array) -> Metrics:
     won = episodes.solved[-1]
     count = lambda mask: jnp.sum(mask).astype(jnp.float32)  # noqa: E731
     states, edits = count(episodes.active), jnp.maximum(count(edited), 1.0)
-    examples = explored.tasks.public.targets.type.shape[-1] + explored.tasks.hidden.targets.type.shape[-1]
     return {
         "rollout_success": jnp.mean(won.astype(jnp.float32)),
         "reachable_after": count(edited & reachable[1:]) / edits,
@@ -132,7 +138,7 @@ def process_signals(explored: Explored, returns: jax.Array) -> Metrics:
         "reward_std": jnp.std(returns),
         "zero_spread_groups": return_spread(returns).zero_groups,
         "states": states,
-        "executions": (states + won.size) * examples,  # of a program on an example; finished lanes run once more
+        "executions": count_executions(episodes, explored.tasks),
     }
 
 

@@ -16,7 +16,7 @@ from fuyu_jax.runs.errors import UserError as UserError
 from fuyu_jax.runs.fields import check, from_text, help_text, join_negative_values, metavar, setting, to_text
 
 COPYING_ARMS = ("bc", "bc_continued", "bc_matched")  # they learn from the oracle's own path
-ARMS = (*COPYING_ARMS, "grpo_terminal", "grpo_echo", "dagger", "expert_iteration")
+ARMS = (*COPYING_ARMS, "grpo_terminal", "grpo_echo", "dagger", "expert_iteration", "process_dpo", "awr")
 PRESET_NAMES = ("smoke", "pilot", "original", "study")
 RECIPE_NAMES = ("guarded", "original")
 QUANTS = ("none", "int8", "nf4")
@@ -113,6 +113,16 @@ class PilotSettings:
     credit: str = setting("step", "whether rewards are credited to single decisions or whole rollouts", choices=CREDITS)
     norm_std: bool = setting(False, "whether a group's advantages are divided by their standard deviation")
     drop_zero_spread: bool = setting(True, "whether groups of equal returns are left out of the policy's loss")
+    pairs: int = setting(4, "preference pairs of each state that process_dpo learns from", low=1, high=64)
+    dpo_beta: float = setting(0.1, "how strongly process_dpo holds on to the copied policy", above=0.0, high=100.0)
+    likelihood_weight: float = setting(
+        1.0, "weight of the better action's likelihood in process_dpo", low=0.0, high=1000.0
+    )
+    awr_actions: int = setting(6, "edits that awr evaluates in each state, beside STOP", low=1, high=256)
+    awr_samples: int = setting(1, "rollouts by which awr evaluates each of them", low=1, high=256)
+    awr_nats: float = setting(
+        0.1, "mean KL divergence of awr's target from the policy of the turn", above=0.0, high=100.0
+    )
     shuffle_signal: bool = setting(
         False, "the control: the arm's own signal handed to the wrong owners", aliases=("shuffle_rollout_rewards",)
     )
@@ -217,6 +227,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 ARM_DEFAULTS: dict[str, dict[str, Any]] = {
     "grpo_terminal": {"reward": "terminal", "shaping": "potential", "credit": "trajectory", "anchor_weight": 0.0},
     "expert_iteration": {"reward": "execution"},
+    "awr": {"reward": "terminal", "states_per_rollout": 2, "reuse": 4},  # each state costs it many rollouts
 }
 
 # An option that is given settles what cannot be combined with it, unless that is given too.
@@ -246,6 +257,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "drop_zero_spread": False,
         "kl_weight": 0.0,
         "bc_replay": 0.0,
+        "likelihood_weight": 0.0,
         "no_repeat": False,
     },
 }
@@ -290,10 +302,10 @@ def _resolve(given: Mapping[str, str]) -> PilotSettings:
 def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
     """Whether a run with this `config.json` learned from the oracle in more than the copied demonstrations."""
     arm = config["arm"]
-    if arm in ("bc", "bc_continued", "expert_iteration"):
+    if arm in ("bc", "bc_continued", "expert_iteration", "awr"):
         return False
     rewarded = config["reward"] == "reachability" or config.get("shaping") == "fixed"
-    return arm in ("bc_matched", "dagger") or config["anchor_weight"] > 0 or rewarded
+    return arm in ("bc_matched", "dagger", "process_dpo") or config["anchor_weight"] > 0 or rewarded
 
 
 def _parser() -> Parser:

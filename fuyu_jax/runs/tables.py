@@ -24,13 +24,13 @@ METRICS_COLUMNS = (
 
 LOSS_COLUMNS = (
     "loss", "edit_loss", "stop_loss", "value_loss", "distance_loss", "echo_loss", "policy_loss", "kl_loss",
-    "anchor_loss", "replay_loss",
+    "anchor_loss", "replay_loss", "margin", "winner_gain", "loser_gain",
 )  # fmt: skip
 
 SIGNAL_COLUMNS = (
     "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after",
     "destroyed_reachability", "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
-    "solved_tasks", "executions", "oracle_labels",
+    "solved_tasks", "pairs", "action_spread", "beta", "target_kl", "executions", "oracle_labels",
 )  # fmt: skip
 
 DIAGNOSTIC_COLUMNS = (
