@@ -22,7 +22,9 @@ from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc
 from fuyu_jax.learn.improvement import improve
+from fuyu_jax.learn.training import Diverged
 from fuyu_jax.policy import Params, Play, make_play
+from fuyu_jax.runs.errors import RunStopped
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
 from fuyu_jax.runs.policies import (
@@ -111,7 +113,7 @@ class Pilot:
         play = make_play(self.built.reader, self.settings.no_repeat)
         diagnose = make_diagnose(self.built.reader)
         copied: dict[str, jax.Array] = {}  # the copied policy's log-probabilities on each set of states
-        for phase, params in self._phases(play):
+        for phase, params in self._guarded(play):
             with Progress(f"measuring {phase}", len(self.splits)) as progress:
                 labels = Labels(self.settings.arm, phase, self.settings.seed)
                 measured.append(
@@ -138,6 +140,23 @@ class Pilot:
             self.folder.log(f"{phase}: {self._says(measured[-1])}")
         minutes = (time.monotonic() - started) / 60
         self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {peak_memory():.2f} GiB at most")
+
+    def _guarded(self, play: Play) -> Iterator[tuple[str, Params]]:
+        """The phases; training that stops making sense is saved as it is, and told.
+
+        Raises:
+          RunStopped: then.
+        """
+        try:
+            yield from self._phases(play)
+        except Diverged as error:
+            phase = f"stopped_at_update_{error.update}"
+            self._save(phase, error.params)
+            self.folder.log(f"stopped: {error}")
+            raise RunStopped(
+                f"training stopped at update {error.update}: {error}; the policy before them is in "
+                f"{self.policies.path / phase}; use a smaller learning rate."
+            ) from error
 
     def _phases(self, play: Play) -> Iterator[tuple[str, Params]]:
         """Train, and hand out each phase's name and parameters as they are reached."""

@@ -8,7 +8,16 @@ import optax
 import pytest
 from flax import nnx
 
-from fuyu_jax.learn.training import learning_rates, start_training, take_step
+from fuyu_jax.learn.training import (
+    BAD_IN_A_ROW,
+    CHECKED_EVERY,
+    Diverged,
+    accumulated_gradient,
+    learning_rates,
+    start_training,
+    stop_if_diverged,
+    take_step,
+)
 from fuyu_jax.policy import Params
 
 
@@ -52,6 +61,36 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_is_counted(value):
     resumed, _ = take_step(after, gradients(3), RATE)
     never_met, _ = take_step(state, gradients(3), RATE)
     chex.assert_trees_all_equal(resumed.params, never_met.params)
+
+
+def test_a_loss_that_is_no_number_takes_no_step_though_its_gradient_is_one():
+    def loss(params, rows):
+        del params
+        return jnp.sum(rows) + jnp.inf, {"tokens": jnp.sum(rows)}
+
+    for pieces in (1, 2):
+        gradient, metrics = accumulated_gradient(loss, toy_params(), jnp.ones(4), pieces)
+        assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(gradient))
+        assert float(metrics["tokens"]) == 4.0
+
+
+def test_training_stops_after_some_bad_steps_in_a_row_and_keeps_what_was_there():
+    state = start_training(toy_params())
+    state, _ = take_step(state, gradients(0), RATE)
+    bad = spoil(gradients(1), jnp.nan)
+    for _ in range(BAD_IN_A_ROW - 1):
+        state, _ = take_step(state, bad, RATE)
+    stop_if_diverged(state, CHECKED_EVERY)
+    good, _ = take_step(state, gradients(2), RATE)
+    good, _ = take_step(good, bad, RATE)
+    stop_if_diverged(good, CHECKED_EVERY)  # as many bad steps, but not in a row
+    state, _ = take_step(state, bad, RATE)
+    stop_if_diverged(state, CHECKED_EVERY + 1)  # no look at this update
+    with pytest.raises(Diverged, match=f"before update {2 * CHECKED_EVERY} were not finite") as caught:
+        stop_if_diverged(state, 2 * CHECKED_EVERY)
+    assert caught.value.update == 2 * CHECKED_EVERY
+    first, _ = take_step(start_training(toy_params()), gradients(0), RATE)
+    chex.assert_trees_all_equal(caught.value.params, first.params)
 
 
 def test_a_gradient_of_zero_changes_nothing():

@@ -12,7 +12,9 @@ import pytest
 from fuyu_jax import pilot
 from fuyu_jax.evaluate.metrics import metrics_from_outcomes
 from fuyu_jax.evaluate.outcomes import Outcomes
+from fuyu_jax.learn.training import Diverged
 from fuyu_jax.runs.errors import run_main
+from fuyu_jax.runs.policies import load_policy
 from fuyu_jax.runs.tables import METRICS_COLUMNS, read_csv, to_csv
 
 LITTLE = shlex.split(
@@ -123,3 +125,19 @@ def test_bad_input_is_one_sentence_and_writes_nothing(options, said, tmp_path, m
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1 and "Traceback" not in error
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_whose_training_diverges_is_saved_and_told(tmp_path, monkeypatch, capsys):
+    class Stopped(pilot.Pilot):
+        def _phases(self, play):
+            yield "bc_policy", self.built.params
+            raise Diverged(40, self.built.params)
+
+        def run(self):
+            list(self._guarded(None))
+
+    monkeypatch.setattr(pilot, "Pilot", Stopped)
+    assert run_main(pilot.main, [*LITTLE, "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "update 40" in told and str(tmp_path / "run/checkpoints/stopped_at_update_40") in told
+    assert load_policy(tmp_path / "run", "stopped_at_update_40").phase == "stopped_at_update_40"

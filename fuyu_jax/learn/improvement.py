@@ -22,6 +22,7 @@ from fuyu_jax.learn.training import (
     add_scaled,
     learning_rates,
     start_training,
+    stop_if_diverged,
     take_step,
 )
 from fuyu_jax.policy import Params
@@ -90,6 +91,9 @@ def improve(
       key: typed key.
       report: called after each update with its number, from 1.
       report_signals: called after each turn's collection, with the number of updates made before.
+
+    Raises:
+      Diverged: where gradients stop being finite.
     """
     collect_key, replay_key = jax.random.split(key)
     rate = learning_rates(options.learning_rate, options.updates)
@@ -115,4 +119,5 @@ def improve(
                 state, step = take_step(state, add_scaled(gradient, replayed, replay_weight), rate(done))
                 tokens = metrics["tokens"] + replay["tokens"]
                 report(done, {**metrics, **step, "replay_loss": replay["loss"], "tokens": tokens})
+                stop_if_diverged(state, done)
         yield state.params

@@ -20,6 +20,24 @@ Loss = Callable[[Params, Batch], tuple[jax.Array, Metrics]]
 NEVER_GIVE_UP = 2**31 - 1  # consecutive bad gradients after which optax would let one through
 
 
+BAD_IN_A_ROW = 5  # skipped steps after which training stops
+CHECKED_EVERY = 10  # updates between looks at the count, each of which waits for the device
+
+
+class Diverged(Exception):
+    """Gradients or losses were not finite several times in a row.
+
+    Attributes:
+      update: the update after which it was seen.
+      params: the parameters, which the bad steps left alone.
+    """
+
+    def __init__(self, update: int, params: Params) -> None:
+        """Training stopped after this update, with these parameters."""
+        super().__init__(f"the last {BAD_IN_A_ROW} or more gradients before update {update} were not finite")
+        self.update, self.params = update, params
+
+
 class TrainState(NamedTuple):
     """What training carries: parameters, and the optimiser's state with float32 moments and the steps skipped.
 
@@ -77,6 +95,16 @@ def _step(
     changes, opt = RULE.update(gradients, opt, trained)
     trained = optax.apply_updates(trained, jax.tree.map(lambda change: rate * change, changes))
     return trained, opt, {"gradient_norm": optax.tree.norm(gradients), "skipped_updates": opt.total_notfinite}
+
+
+def stop_if_diverged(state: TrainState, update: int) -> None:
+    """Ends training that no longer moves; looks every few updates only.
+
+    Raises:
+      Diverged: where the last steps were all skipped.
+    """
+    if update % CHECKED_EVERY == 0 and int(state.opt.notfinite_count) >= BAD_IN_A_ROW:
+        raise Diverged(update, state.params)
 
 
 def learning_rates(peak: float, updates: int) -> Callable[[int], jax.Array]:

@@ -8,12 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-EXIT_BAD_INPUT = 2
+EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
     """Bad input. The message is one sentence that names the value and says what to do; it needs no traceback."""
+
+    status = EXIT_BAD_INPUT
+
+
+class RunStopped(UserError):
+    """A run that cannot go on, though nothing was wrong with its input; told as briefly."""
+
+    status = EXIT_FAILED
 
 
 def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
@@ -24,13 +32,14 @@ def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
       argv: the command line; `sys.argv[1:]` when None.
 
     Returns:
-      0, or 2 after a `UserError` (its sentence goes to stderr), or 130 after Ctrl-C. Other exceptions pass through.
+      0, or the status of a `UserError` (its sentence goes to stderr), 2 for bad input; or 130 after Ctrl-C. Other
+      exceptions pass through.
     """
     try:
         main(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return error.status
     except KeyboardInterrupt:
         print("interrupted; a run folder that was begun keeps what was finished", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -16,6 +16,7 @@ from fuyu_jax.learn.training import (
     accumulated_gradient,
     learning_rates,
     start_training,
+    stop_if_diverged,
     take_step,
 )
 from fuyu_jax.policy import Params, Policy
@@ -97,6 +98,9 @@ def clone(cloning: Cloning, params: Params, key: jax.Array, report: Report) -> I
       params: where to start.
       key: typed key.
       report: called after each update.
+
+    Raises:
+      Diverged: where gradients stop being finite.
     """
     options = cloning.options
     rate = learning_rates(options.learning_rate, options.updates)
@@ -108,4 +112,5 @@ def clone(cloning: Cloning, params: Params, key: jax.Array, report: Report) -> I
             done += 1
             state, step = take_step(state, gradient, rate(done))
             report(done, {**metrics, **step})
+            stop_if_diverged(state, done)
         yield state.params
