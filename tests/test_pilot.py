@@ -24,8 +24,8 @@ LITTLE = shlex.split(
 PHASES = ["bc_policy_e1", "bc_policy", "grpo_echo_r1_policy", "grpo_echo_r2_policy"]
 MODES = ["forced", "learned", "value_gated", "verified"]
 FILES = [
-    "config.json", "dataset_manifest.json", "experiment_log.md", "metrics.csv", "outcomes.csv", "report.md",
-    "results.json", "train_log.csv",
+    "checkpoints", "config.json", "dataset_manifest.json", "experiment_log.md", "metrics.csv", "outcomes.csv",
+    "report.md", "results.json", "train_log.csv",
 ]  # fmt: skip
 
 
@@ -39,7 +39,8 @@ def run(tmp_path_factory):
     logger = logging.getLogger("jax._src.interpreters.pxla")
     logger.addHandler(handler)
     try:
-        with jax.log_compiles():
+        with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder.parent)  # where copied policies are shared
             assert run_main(pilot.main, [*LITTLE, "--out", str(folder)]) == 0
     finally:
         logger.removeHandler(handler)
@@ -92,7 +93,9 @@ def test_the_report_shows_the_original_beside_ours(run):
 
 def test_big_functions_are_compiled_once(run):
     _, compiled = run
-    once = ("clone_gradient", "grpo_gradient", "take_step", "credit", "score", "diagnose", "search", "repair")
+    once = (
+        "clone_gradient", "update_gradient", "_step", "credit_decisions", "score", "diagnose", "search", "repair",
+    )  # fmt: skip
     assert {name: compiled[name] for name in once} == dict.fromkeys(once, 1)
     # Argmax and sampled episodes share one function; the group of a rollout is another batch than the budgets here.
     assert compiled["play"] == 2
@@ -137,6 +140,7 @@ def test_a_run_whose_training_diverges_is_saved_and_told(tmp_path, monkeypatch, 
             list(self._guarded(None))
 
     monkeypatch.setattr(pilot, "Pilot", Stopped)
+    monkeypatch.chdir(tmp_path)
     assert run_main(pilot.main, [*LITTLE, "--out", str(tmp_path / "run")]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert "update 40" in told and str(tmp_path / "run/checkpoints/stopped_at_update_40") in told

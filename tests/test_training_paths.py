@@ -64,7 +64,7 @@ def test_cloning_is_the_same_with_one_full_pass_a_state(policy_and_params):
     check_same(cloning_gradient(policy, params), cloning_gradient(full, params))
 
 
-@pytest.mark.parametrize("pieces", [2, 8])
+@pytest.mark.parametrize("pieces", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_cloning_is_the_same_in_parts(policy_and_params, pieces):
     policy, params = policy_and_params
     check_same(cloning_gradient(policy, params), cloning_gradient(policy, params, pieces))

@@ -47,7 +47,7 @@ class RunFolder:
             with (path / LOG_NAME).open("x", encoding="utf-8") as file:
                 file.write(f"# Experiment log: {name}\n\n")
         except FileExistsError:
-            raise UserError(f"the folder {out!r} is in use; give --out a new or an empty folder.") from None
+            raise UserError(f"the folder {out} is in use; give --out a new or an empty folder.") from None
         except NotADirectoryError:
             raise UserError(f"{out} is a file; give --out a new or an empty folder.") from None
         except (OSError, ValueError) as error:
