@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     except OSError as error:
         raise UserError(f"{options.folder} cannot be written ({error.strerror}); give another folder.") from None
     size = sum(path.stat().st_size for path in options.folder.iterdir())
-    print(f"wrote {options.folder}: {size / 1e9:.2f} GB in {len(list(options.folder.glob('*.safetensors')))} shards")
+    print(f"wrote {options.folder}: {size / 1e6:,.1f} MB in {len(list(options.folder.glob('*.safetensors')))} shards")
 
 
 if __name__ == "__main__":

@@ -73,10 +73,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--checkpoint_dir", help="where its checkpoints are, if not where the run says")
     parser.add_argument("--out", required=True, type=Path, help="folder to write; must not exist")
     parser.add_argument("--merged", action="store_true", help="merge adapters into their base, in bfloat16")
+    parser.add_argument("--model", help="where the base model is, if it was moved")
     options = parser.parse_args(argv)
     if options.out.exists():  # before minutes of loading
         raise UserError(f"--out is {options.out}, which exists already; give another folder.")
-    loaded = load_policy(options.run, options.phase, options.checkpoint_dir)
+    loaded = load_policy(options.run, options.phase, options.checkpoint_dir, options.model)
     try:
         said = export_policy(loaded, options.out, options.merged)
     except ModelError as error:

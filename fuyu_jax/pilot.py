@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -40,7 +41,7 @@ from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.recorder import Recorder
 from fuyu_jax.runs.report import headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_runs
-from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe
+from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe, epochs_of_run
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
 from vm.behaviour import EVALUATION_SPLITS
 from vm.oracle import Placement
@@ -84,7 +85,10 @@ class Pilot:
     @classmethod
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
+        RunFolder.check_free(settings.out)
         built = build_policy(settings)
+        if settings.bc_from:
+            epochs_of_run(Path(settings.bc_from), copying_recipe(settings, built), built.params.trained)
         folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
         policies = PolicyFolder.of_run(folder.path, settings.checkpoint_dir)
         policies.claim()

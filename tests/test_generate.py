@@ -227,6 +227,16 @@ def test_bad_commands_end_with_one_sentence(
     assert words in message and message.startswith("error: ") and message.count("\n") == 1
 
 
+def test_a_damaged_config_is_not_blamed_on_the_tokenizer(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "damaged")
+    (folder / "config.json").write_text("not json")
+    assert run_main(main, ["--model", str(folder), "--prompt", "keep"]) == 2
+    message = capsys.readouterr().err
+    assert str(folder / "config.json") in message and "tokenizer" not in message
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("tied", [True, False])
 def test_live_against_transformers(tied: bool, tmp_path: Path) -> None:

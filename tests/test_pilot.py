@@ -101,6 +101,13 @@ def test_big_functions_are_compiled_once(run):
     assert compiled["play"] == 2
 
 
+def test_a_run_that_copied_otherwise_is_refused_before_a_folder_is_made(run, tmp_path, capsys):
+    words = [*LITTLE, "--learning_rate", "0.5", "--bc_from", str(run[0]), "--out", str(tmp_path / "new")]
+    assert run_main(pilot.main, words) == 2
+    assert "--learning_rate 0.004, but here it is 0.5" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_in_use_is_refused(run, capsys):
     folder, _ = run
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}

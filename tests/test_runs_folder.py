@@ -80,6 +80,8 @@ def test_a_folder_in_use_is_refused_by_name_and_left_alone(tmp_path):
     used.mkdir()
     (used / "metrics.csv").write_text("precious")
     with pytest.raises(UserError, match=r"used is in use; give --out"):
+        RunFolder.check_free(str(tmp_path / "used"))
+    with pytest.raises(UserError, match=r"used is in use; give --out"):
         RunFolder.create(str(used), "bc")
     assert [path.name for path in used.iterdir()] == ["metrics.csv"]
     assert (used / "metrics.csv").read_text() == "precious"

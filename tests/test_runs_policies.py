@@ -100,6 +100,28 @@ def test_settings_that_are_not_the_policys_are_refused(run, tmp_path):
         load_policy(moved)
 
 
+def test_a_base_model_that_changed_is_refused(built, run, monkeypatch):
+    changed = built._replace(source=built.source | {"weights": "0" * 64})
+    monkeypatch.setattr(policies, "build_policy", lambda settings: changed)
+    with pytest.raises(
+        UserError, match=r"another base model.*weights \"drawn at random\" in place of \"0{64}\".*--model"
+    ):
+        load_policy(run)
+
+
+def test_a_base_model_may_be_elsewhere_now(built, run, tmp_path, monkeypatch):
+    gone = SETTINGS.to_dict() | {"model": str(tmp_path / "gone")}
+    moved = copy_of(run, tmp_path)
+    (moved / "config.json").write_text(json.dumps(gone))
+    shutil.rmtree(moved / "checkpoints")
+    about = about_policy(PilotSettings.from_dict(gone), built.source)
+    PolicyFolder.of_run(moved).save("bc_policy", built.params.trained, about)
+    with pytest.raises(UserError, match=r"trained on \S*gone, which is neither .* say with --model"):
+        load_policy(moved)
+    monkeypatch.setattr(policies, "build_policy", build_once)
+    assert load_policy(moved, model="tiny").settings == SETTINGS
+
+
 def test_a_policy_of_other_sizes_is_refused_by_its_leaf(built, run):
     other = build_policy(PilotSettings(public=3))
     with pytest.raises(UserError, match=r"embedder/.*\[2, 128\].*\[3, 128\]"):

@@ -40,6 +40,7 @@ class Request:
       run: the run's folder; None only to write tasks.
       phase: which of its policies.
       checkpoint_dir: where its checkpoints are, if not where the run says.
+      model: where its base model is, if not where the run says.
       k: edit budgets.
       splits: splits to measure.
       data_seed: seed of the tasks.
@@ -53,6 +54,7 @@ class Request:
     run: str | None
     phase: str | None
     checkpoint_dir: str | None
+    model: str | None
     k: tuple[int, ...] | None
     splits: tuple[str, ...] | None
     data_seed: int
@@ -73,7 +75,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"tasks: {path}")
         return
     assert request.run is not None  # parse_request saw to it
-    loaded = load_policy(Path(request.run), request.phase, request.checkpoint_dir)
+    RunFolder.check_free(request.out)
+    loaded = load_policy(Path(request.run), request.phase, request.checkpoint_dir, request.model)
     for note in loaded.notes:
         print(f"note: {note}", file=sys.stderr)
     policy, splits = _readable(request, loaded, _read_or_make(request, loaded.settings))
@@ -189,6 +192,7 @@ def parse_request(argv: Sequence[str]) -> Request:
     parser.add_argument("--run", metavar="RUN", help="folder of the run")
     parser.add_argument("--phase", metavar="NAME", help="which policy, such as bc_policy (default: the last)")
     parser.add_argument("--checkpoint_dir", metavar="DIR", help="where the run's checkpoints are, if they were moved")
+    parser.add_argument("--model", metavar="DIR", help="where the run's base model is, if it was moved")
     parser.add_argument("--k", nargs="+", metavar="K", help=f"edit budgets, 0 to {MAX_BUDGET} (default: the run's)")
     parser.add_argument(
         "--splits", nargs="+", metavar="NAME", help="splits (default: all of evaluation, or the file's)"
@@ -214,6 +218,7 @@ def parse_request(argv: Sequence[str]) -> Request:
         run=given.run,
         phase=given.phase,
         checkpoint_dir=given.checkpoint_dir,
+        model=given.model,
         k=None if given.k is None else rising_numbers("k", given.k, MAX_BUDGET, ()),
         splits=splits,
         data_seed=whole_number("data_seed", given.data_seed, 0, 2**31 - 1, EVALUATION_SEED),

@@ -188,7 +188,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--tokens is {options.tokens}; use 1 to {_LONGEST}.")
     try:
         folder = resolve_model(options.model)
-        tokenizer, ends = load_tokenizer(folder), end_ids(folder)
+        ends = end_ids(folder)  # first: a config that cannot be read is no fault of the tokenizer
+        tokenizer = load_tokenizer(folder)
         prompts = [tokenizer.encode(text) for text in options.prompt]
         if [] in prompts:
             raise UserError("a --prompt is empty; give a text to continue.")

@@ -187,7 +187,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX_FILE).exists():
         pickled = sorted(path.name for end in ("*.bin", "*.pt", "*.pth") for path in folder.glob(end))
         found = f" ({pickled[0]} is pickled and is never opened; convert it to safetensors)" if pickled else ""
-        raise ModelError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}{found}.")
+        raise ModelError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}{found}; copy the weights there.")
     names = sorted(set(_weight_map(folder / INDEX_FILE).values()))
     for name in names:
         if Path(name).name != name:
@@ -252,8 +252,13 @@ def _check_complete(config: Qwen3Config, rules: dict[str, Rule], tensors: dict[s
     head = TOP_KEYS[HEAD]
     for key, shape in needed.items():
         if key not in tensors:
-            cause = "config.json says the head is not tied" if key == head else "the weights are incomplete"
-            raise ModelError(f"{key!r} is missing from the weights; {cause}.")
+            where = next(iter(tensors.values())).file.parent if tensors else "the folder"
+            advice = (
+                "config.json says the head is not tied; set tie_word_embeddings to true if this model has none"
+                if key == head
+                else "download them again"
+            )
+            raise ModelError(f"{key!r} is missing from the weights in {where}; {advice}.")
         if tensors[key].shape != shape:
             raise ModelError(
                 f"{key!r} in {tensors[key].file} has shape {tensors[key].shape}, config.json asks for {shape}; "

@@ -47,7 +47,7 @@ class RunFolder:
             with (path / LOG_NAME).open("x", encoding="utf-8") as file:
                 file.write(f"# Experiment log: {name}\n\n")
         except FileExistsError:
-            raise UserError(f"the folder {out} is in use; give --out a new or an empty folder.") from None
+            raise _in_use(out) from None
         except NotADirectoryError:
             raise UserError(f"{out} is a file; give --out a new or an empty folder.") from None
         except (OSError, ValueError) as error:
@@ -55,6 +55,16 @@ class RunFolder:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"the folder {where} cannot be written ({reason}); give another --out.") from None
         return cls(path)
+
+    @staticmethod
+    def check_free(out: str | None) -> None:
+        """Refuses a folder in use as `create` does, but makes and claims nothing: for before minutes of loading.
+
+        Raises:
+          UserError: where the folder is in use.
+        """
+        if out is not None and Path(out).is_dir() and any(Path(out).iterdir()):
+            raise _in_use(out)
 
     def write_json(self, name: str, data: Any) -> None:
         """Writes plain data and numpy numbers as JSON, with null where a number is NaN or infinite."""
@@ -80,6 +90,10 @@ def run_number(folder: Path) -> int | None:
     """The number that a run folder's name begins with, or None for another name."""
     match = re.match(r"(\d+)_", folder.name)
     return int(match[1]) if match else None
+
+
+def _in_use(out: str | None) -> UserError:
+    return UserError(f"the folder {out} is in use; give --out a new or an empty folder.")
 
 
 def _next_numbered(root: Path, name: str) -> Path:

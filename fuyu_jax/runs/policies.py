@@ -15,12 +15,13 @@ import vm
 from fuyu_jax.controller import Rules
 from fuyu_jax.controller.build import ModelOptions, build_controller
 from fuyu_jax.policy import Params, Policy, split_controller
-from fuyu_jax.qwen3 import resolve_model, weight_bytes
+from fuyu_jax.qwen3 import ModelError, resolve_model, weight_bytes
 from fuyu_jax.qwen3.locate import TINY
 from fuyu_jax.runs.checkpoints import (
     Metadata,
     Restored,
     check_metadata,
+    first_difference,
     load_checkpoint,
     read_metadata,
     save_checkpoint,
@@ -183,13 +184,16 @@ class LoadedPolicy(NamedTuple):
     notes: tuple[str, ...]
 
 
-def load_policy(run: Path, phase: str | None = None, checkpoint_dir: str | None = None) -> LoadedPolicy:
+def load_policy(
+    run: Path, phase: str | None = None, checkpoint_dir: str | None = None, model: str | None = None
+) -> LoadedPolicy:
     """Loads a policy of a run.
 
     Args:
       run: the run's folder.
       phase: as in `bc_policy` or `grpo_echo_r1_policy`; None takes the last.
       checkpoint_dir: where the run's checkpoints are, if neither in its folder nor where its `config.json` says.
+      model: where the base model is now, if not under the run's name for it.
 
     Raises:
       UserError: where the folder is no run, has no such policy, or its policy is damaged or belongs to another run or
@@ -203,12 +207,33 @@ def load_policy(run: Path, phase: str | None = None, checkpoint_dir: str | None 
     if phase not in phases:
         raise UserError(f"{folder.path} has no policy {phase!r}; use one of {', '.join(phases)}.")
     check_metadata(folder.path / phase, {"settings": config})
+    settings = _with_base(settings, run, model)
     built = build_policy(settings)
     # A model's name may be a path, and folders move; its digest is what counts.
-    expected = {"model": {name: built.source[name] for name in built.source if name != "name"}}
-    restored = folder.load(phase, built.params.trained, expected)
+    expected = {name: value for name, value in built.source.items() if name != "name"}
+    if difference := first_difference(read_metadata(folder.path / phase)["model"], expected):
+        name, there, here = difference
+        raise UserError(
+            f"{phase} of {run} was trained on another base model than {settings.model} is now, with {name} {there} "
+            f"in place of {here}; put the files it was trained on back, or say with --model where they are."
+        )
+    restored = folder.load(phase, built.params.trained, {})
     params = built.params._replace(trained=restored.tree)
     return LoadedPolicy(built.reader, params, settings, phase, version_notes(restored.metadata))
+
+
+def _with_base(settings: PilotSettings, run: Path, model: str | None) -> PilotSettings:
+    """The settings with the place where the base model is now."""
+    if model is not None:
+        return replace(settings, model=model)
+    try:
+        resolve_model(settings.model)
+    except ModelError:
+        raise UserError(
+            f"{run} was trained on {settings.model}, which is neither a folder nor in the Hugging Face cache now; "
+            "say with --model where it is."
+        ) from None
+    return settings
 
 
 def read_config(run: Path) -> dict[str, Any]:
