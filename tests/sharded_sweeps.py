@@ -62,18 +62,28 @@ class FixedStream:
         return some_tasks(count), 0
 
 
-def sweeps():
-    """Baselines over a chunk that is not full."""
+def part_of_a_chunk():
+    """A split whose only chunk is not full."""
     arrays = some_tasks(CHUNK - 3)
     count = len(arrays.family)
-    splits = {"val_mixed": Tasks("val_mixed", 0, np.arange(count), [""] * count, arrays, np.arange(count), {})}
+    return {"val_mixed": Tasks("val_mixed", 0, np.arange(count), [""] * count, arrays, np.arange(count), {})}
+
+
+def digest_rows(outcomes):
+    return hashlib.sha256(repr(list(outcomes.rows())).encode()).hexdigest()
+
+
+def sweeps():
+    """Baselines that need no search."""
+    splits = part_of_a_chunk()
     random = baselines.random_valid(splits, BUDGETS, MACHINE)
-    rows = {
-        "random_valid": random,
-        "oracle_reference": baselines.oracle_reference(splits, BUDGETS, baselines.solved_at_start(random), MACHINE),
-        "oracle_search": baselines.oracle_search(splits, BUDGETS, 1, MACHINE)[0],
-    }
-    return {name: hashlib.sha256(repr(list(some.rows())).encode()).hexdigest() for name, some in rows.items()}
+    reference = baselines.oracle_reference(splits, BUDGETS, baselines.solved_at_start(random), MACHINE)
+    return {"random_valid": digest_rows(random), "oracle_reference": digest_rows(reference)}
+
+
+def search():
+    """The oracle's search."""
+    return {"oracle_search": digest_rows(baselines.oracle_search(part_of_a_chunk(), BUDGETS, 1, MACHINE)[0])}
 
 
 def rollouts():
@@ -105,5 +115,8 @@ def experience():
 
 
 if __name__ == "__main__":
-    digests = [{"sweeps": sweeps, "rollouts": rollouts, "experience": experience}[name]() for name in sys.argv[1:]]
+    digests = [
+        {"sweeps": sweeps, "search": search, "rollouts": rollouts, "experience": experience}[name]()
+        for name in sys.argv[1:]
+    ]
     print(json.dumps([jax.device_count(), *digests]))

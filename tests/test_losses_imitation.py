@@ -12,14 +12,14 @@ from jax.test_util import check_grads
 from fuyu_jax.controller.distribution import NEVER, action_log_probs, choose_edit, masked_log_softmax
 from fuyu_jax.controller.heads import Echo
 from fuyu_jax.learn.losses.echo import echo_loss, word_bytes
-from fuyu_jax.learn.losses.imitation import balanced_stop_weights, distance_loss, teacher_set_loss
+from fuyu_jax.learn.losses.imitation import distance_loss, stop_weights, teacher_set_loss
 from fuyu_jax.learn.losses.reduce import masked_mean, shares, weighted_sum
 from vm import Value
 
 
 def balanced_stop_loss(logits, solved, mask, balance):
     losses = optax.sigmoid_binary_cross_entropy(logits, solved.astype(jnp.float32))
-    return masked_mean(losses, balanced_stop_weights(solved, mask, balance))
+    return masked_mean(losses, stop_weights(solved, mask, balance, 1.0))
 
 
 def test_masked_mean_ignores_what_is_masked():
@@ -137,6 +137,16 @@ def test_echo_is_right_only_when_every_part_is():
     off_by_a_byte = outputs._replace(words=outputs.words.at[1, 0].set(-5 ^ (1 << 24)))
     assert not echo_loss(sure, off_by_a_byte, status)[1]
     assert not echo_loss(sure, outputs, status.at[0].set(1))[1]
+
+
+@pytest.mark.parametrize(("balance", "caution", "wanted"), [(0.0, 1.0, 1 / 4), (1.0, 1.0, 1 / 2), (0.0, 3.0, 1 / 10)])
+def test_the_probability_of_stop_that_costs_least(balance, caution, wanted):
+    """One of four states is solved and nothing tells them apart: the loss is least at p r / (p r + caution (1 - p))."""
+    solved = jnp.array([True, False, False, False])
+    weights = stop_weights(solved, jnp.ones(4, bool), balance, caution)
+    probability = np.linspace(0.01, 0.99, 99)
+    losses = -np.log(np.where(solved, probability[:, None], 1 - probability[:, None]))
+    assert probability[(losses * np.asarray(weights)).sum(axis=1).argmin()] == pytest.approx(wanted)
 
 
 def test_imitation_gradients_against_finite_differences():

@@ -196,7 +196,7 @@ def states():
 @pytest.mark.parametrize("joint", [True, False])
 def test_imitation_is_one_cross_entropy_where_stop_is_joint(states, mask, joint):
     """The loss on the oracle's states, in plain NumPy; `stop_loss` and `edit_loss` mean the same in all variants."""
-    rules, weights = Rules(mask, joint), ImitationWeights(stop_balance=0.0)
+    rules, weights = Rules(mask, joint), ImitationWeights(stop=0.5, stop_caution=1.0)
     rng = np.random.default_rng(0)
     shape = states.solved.shape
     read = readout(

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from sharded_sweeps import experience, rollouts, sweeps
+from sharded_sweeps import experience, rollouts, search, sweeps
 
 from fuyu_jax.sharding import gather, split_batch
 
@@ -32,8 +32,8 @@ def test_sweeps_and_rollouts_give_the_integers_of_one_device():
 
 
 @pytest.mark.slow
-def test_experience_gives_the_integers_of_one_device():
-    assert on_four_devices(TESTS / "sharded_sweeps.py", "experience") == [4, experience()]
+def test_search_and_experience_give_the_integers_of_one_device():
+    assert on_four_devices(TESTS / "sharded_sweeps.py", "search", "experience") == [4, search(), experience()]
 
 
 PARTS = """

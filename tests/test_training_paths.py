@@ -70,6 +70,7 @@ def test_cloning_is_the_same_in_parts(policy_and_params, pieces):
     check_same(cloning_gradient(policy, params), cloning_gradient(policy, params, pieces))
 
 
+@pytest.mark.slow
 def test_the_reward_arm_is_the_same_in_parts_and_with_full_passes(policy_and_params):
     policy, params = policy_and_params
     play = make_play(policy, no_repeat=True)

@@ -14,7 +14,7 @@ import optax
 
 from fuyu_jax.controller import Controller, Readout, Rules
 from fuyu_jax.learn.losses.echo import echo_loss
-from fuyu_jax.learn.losses.imitation import balanced_stop_weights, decision_loss, distance_loss, teacher_set_loss
+from fuyu_jax.learn.losses.imitation import decision_loss, distance_loss, stop_weights, teacher_set_loss
 from fuyu_jax.learn.losses.reduce import shares, weighted_sum
 from fuyu_jax.learn.states import States
 from fuyu_jax.learn.training import Metrics
@@ -23,12 +23,17 @@ ECHO_STATES = 1  # of each task: the byte logits of one state are as large as it
 
 
 class ImitationWeights(NamedTuple):
-    """Weights of the supervised terms, and how far the two classes of STOP are balanced (0 to 1)."""
+    """Weights of the supervised terms, and those within STOP's, see `stop_weights`.
+
+    Balanced classes draw P(STOP) up wherever solved states are the rarer ones, so they are left as they come; and a
+    false STOP loses the task where one more edit rarely does, so it weighs twice as much.
+    """
 
     edit: float = 1.0
-    stop: float = 0.5
+    stop: float = 1.0
     distance: float = 0.25
-    stop_balance: float = 0.5
+    stop_balance: float = 0.0
+    stop_caution: float = 2.0
 
 
 class Shares(NamedTuple):
@@ -37,7 +42,7 @@ class Shares(NamedTuple):
     Attributes:
       all: float32 `[B, S]`, by the states' weights.
       edit: float32 `[B, S]`, those with an edit to imitate: solved states have none, be they the reference or not.
-      stop: float32 `[B, S]`, with the two classes balanced.
+      stop: float32 `[B, S]`, by `stop_weights`.
       distance: float32 `[B, S]`, those to which a repair is known.
       echo: float32 `[B, ECHO_STATES]`, of the first states of each task, those that took an edit.
     """
@@ -56,7 +61,7 @@ def state_shares(states: States, weights: ImitationWeights) -> Shares:
     return Shares(
         all=shares(states.weight),
         edit=shares(jnp.where(states.taught & ~states.solved, states.weight, 0.0)),
-        stop=shares(balanced_stop_weights(states.solved, counts, weights.stop_balance)),
+        stop=shares(stop_weights(states.solved, counts, weights.stop_balance, weights.stop_caution)),
         distance=shares(jnp.where(states.taught, states.weight, 0.0)),
         echo=shares(took_edit),
     )

@@ -108,9 +108,9 @@ def stop_if_diverged(state: TrainState, update: int) -> None:
 
 
 def learning_rates(peak: float, updates: int) -> Callable[[int], jax.Array]:
-    """The rate of each update, from 1: a linear warm-up over a twentieth, then a cosine down to a tenth of the peak."""
+    """The rate of each update, from 1: a linear warm-up over a twentieth, then a cosine down to a fiftieth."""
     warmup = updates // 20 + 1
-    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, max(updates, warmup + 1), end_value=0.1 * peak)
+    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, max(updates, warmup + 1), end_value=peak / 50)
     return lambda update: jnp.float32(schedule(update))
 
 

@@ -70,7 +70,7 @@ class PilotSettings:
     bc_epochs: int = setting(2, "parts of behaviour cloning; the policy is measured after each", low=1, high=100)
     batch_tasks: int = setting(64, "demonstrations in one update of behaviour cloning", low=1, high=100_000)
     states_per_task: int = setting(4, "states of each demonstration in one update", low=1, high=17)
-    updates: int = setting(100, "updates of the decision update, over all rounds", low=1, high=1_000_000)
+    updates: int = setting(200, "updates of the decision update, over all rounds", low=1, high=1_000_000)
     rounds: int = setting(1, "parts of the decision update; the policy is measured after each", low=1, high=1_000)
     rollout_tasks: int = setting(64, "train tasks that are rolled out at a time", low=1, high=100_000)
     group: int = setting(4, "sampled rollouts of each of these tasks", low=2, high=1_024)
@@ -96,7 +96,7 @@ class PilotSettings:
     )
 
     learning_rate: float = setting(4e-3, "peak learning rate of behaviour cloning", above=0.0, high=1.0)
-    update_lr: float = setting(1e-3, "peak learning rate of the decision update", low=0.0, high=1.0)
+    update_lr: float = setting(3e-3, "peak learning rate of the decision update", low=0.0, high=1.0)
     kl_weight: float = setting(0.1, "weight of the KL divergence to the copied policy", low=0.0, high=1000.0)
     anchor_weight: float = setting(
         1.0, "weight of the oracle's labels on the policy's own states", low=0.0, high=1000.0
@@ -127,10 +127,10 @@ class PilotSettings:
         False, "the control: the arm's own signal handed to the wrong owners", aliases=("shuffle_rollout_rewards",)
     )
     placement: str = setting(
-        "first", "where the oracle puts the reference: from slot 0, or where it is nearest", choices=PLACEMENTS
+        "nearest", "where the oracle puts the reference: from slot 0, or where it is nearest", choices=PLACEMENTS
     )
     layout_gaps: float = setting(
-        0.0,
+        0.5,
         "share of training layouts with blank slots between instructions; needs --placement nearest",
         low=0.0,
         high=1.0,
@@ -205,7 +205,7 @@ class PilotSettings:
 
     def command(self) -> str:
         """The shortest command that repeats this run in a folder of its own."""
-        base = {**_defaults(), **PRESETS[self.preset], **RECIPES[self.recipe], **ARM_DEFAULTS.get(self.arm, {})}
+        base = {**_defaults(), **_named_values(self.arm, self.preset, self.recipe)}
         words = ["python", "experiments/pilot.py", "--arm", self.arm, "--preset", self.preset]
         words += ["--recipe", self.recipe] if self.recipe != "guarded" else []
         words += ["--seed", str(self.seed)]
@@ -223,6 +223,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Sizes that suit an arm, for presets and recipes that do not say otherwise. The oracle labels any state, so many tasks
+# serve better than large groups, and its labels hold on to copying without demonstrations.
+_OWN_STATES = {"updates": 400, "group": 2, "rollout_tasks": 128, "rollout_batch": 64, "bc_replay": 0.0}
+ARM_SIZES: dict[str, dict[str, Any]] = {"dagger": _OWN_STATES, "bc_matched": _OWN_STATES}
+
 # What an arm is by its nature; an option that is given wins over it.
 ARM_DEFAULTS: dict[str, dict[str, Any]] = {
     "grpo_terminal": {"reward": "terminal", "shaping": "potential", "credit": "trajectory", "anchor_weight": 0.0},
@@ -234,6 +239,7 @@ ARM_DEFAULTS: dict[str, dict[str, Any]] = {
 IMPLIED: dict[tuple[str, Any], dict[str, Any]] = {
     ("heads", "factored"): {"stop_head": "joint"},
     ("stop_head", "separate"): {"heads": "flat"},
+    ("placement", "first"): {"layout_gaps": 0.0},
 }
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -241,11 +247,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     # What the original's report says of its decision update: one round, on 605 states that the copied policy's rollouts
     # of its 32 train tasks came to, rewarded by fixed bonuses and fines. So here: one turn of 32 tasks, 4 rollouts of
     # each and 4 decisions of each rollout, gone through four times in parts of eight tasks while they grow stale. The
-    # report gives no learning rate; this is the peak of copying's own, four times the guarded one.
+    # report gives no learning rate; this is the peak of copying's own.
     "original": {
         "heads": "factored",
         "stop_head": "joint",
         "mask": False,
+        "placement": "first",
+        "layout_gaps": 0.0,
+        "group": 4,
         "rollout_tasks": 32,
         "rollout_batch": 8,
         "reuse": 4,
@@ -266,8 +275,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 def parse_runs(argv: Sequence[str]) -> list[PilotSettings]:
     """The settings of each run that a command line asks for: one, or one for each of `--seeds`.
 
-    They are the preset's values, then the recipe's, the arm's and what is given. With several seeds each run has a
-    folder of its own inside `--out`.
+    They are the arm's sizes, then the preset's and the recipe's values, the arm's nature and what is given. With
+    several seeds each run has a folder of its own inside `--out`.
 
     Raises:
       UserError: one sentence, for an unknown option or value.
@@ -294,9 +303,14 @@ def _resolve(given: Mapping[str, str]) -> PilotSettings:
     named = {name: overrides.get(name, fields[name].default) for name in ("preset", "recipe", "arm")}
     for name, value in named.items():
         check(fields[name], value)
-    base = {**PRESETS[named["preset"]], **RECIPES[named["recipe"]], **ARM_DEFAULTS.get(named["arm"], {})}
+    base = _named_values(**named)
     implied = [values for (name, value), values in IMPLIED.items() if overrides.get(name) == value]
     return PilotSettings(**functools.reduce(operator.or_, [base, *implied, overrides]))
+
+
+def _named_values(arm: str, preset: str, recipe: str) -> dict[str, Any]:
+    """What an arm, a preset and a recipe set, where they differ from the defaults."""
+    return {**ARM_SIZES.get(arm, {}), **PRESETS[preset], **RECIPES[recipe], **ARM_DEFAULTS.get(arm, {})}
 
 
 def sees_oracle_labels(config: Mapping[str, Any]) -> bool:

@@ -48,22 +48,26 @@ def decision_loss(log_probs: jax.Array, teacher: jax.Array, solved: jax.Array) -
     return -jnp.where(solved, log_probs[..., 0], edits)
 
 
-def balanced_stop_weights(solved: jax.Array, mask: jax.Array, balance: float) -> jax.Array:
-    """Weights of states in the cross-entropy of P(solved), with the two classes drawn toward equal totals.
+def stop_weights(solved: jax.Array, mask: jax.Array, balance: float, caution: float) -> jax.Array:
+    """Weights of states in the cross-entropy of P(solved): classes drawn toward equal totals, false STOPs made dear.
+
+    A policy that knows no better than that a state is solved with probability p says
+    P(STOP) = p r / (p r + caution (1 - p)), where r is 1 without balance and (unsolved / solved) states with all of it.
 
     Args:
       solved: bool `[...]`.
       mask: bool `[...]`, the states that count.
       balance: 0 leaves the classes as they come, 1 gives both the same total weight, between is between.
+      caution: how many times as much a false STOP weighs as a missed one.
 
     Returns:
-      float32 `[...]`: 1 for unsolved states, 0 for those that don't count.
+      float32 `[...]`: `caution` for unsolved states, 0 for those that don't count.
     """
     chex.assert_equal_shape([solved, mask])
     positives = jnp.sum(mask & solved).astype(jnp.float32)
     negatives = jnp.sum(mask & ~solved).astype(jnp.float32)
     ratio = jnp.maximum(negatives, 1.0) / jnp.maximum(positives, 1.0)
-    return jnp.where(solved, ratio**balance, 1.0) * mask
+    return jnp.where(solved, ratio**balance, caution) * mask
 
 
 def distance_loss(distance_logits: jax.Array, distance: jax.Array) -> jax.Array:
