@@ -155,20 +155,16 @@ def run_searcher(searcher, guide, rows=slice(None), judged=None):
     return searcher(None, part, guide, KEY, judged)
 
 
-@pytest.mark.parametrize("guide", [GUIDES["policy_shuffled_value"], GUIDES["policy_value"]])
-def test_the_batch_does_not_matter(guide):
+def test_the_batch_does_not_matter():
     """One lane or more, fewer tasks, lanes that are filled again: what is drawn for a task is drawn for it alone."""
+    guide = GUIDES["policy_shuffled_value"]
     limits = Limits(budget=70, edits=3, horizon=3, attempts=4, patience=15)
-    whole = run_searcher(Searcher(make_any_number, limits, SETTINGS, (5, 70), COUNT), guide)
+    whole = run_searcher(Searcher(make_scripted, limits, SETTINGS, (5, 70), COUNT), guide)
     for lanes in (1, 4):
-        searcher = Searcher(make_any_number, limits, SETTINGS, (5, 70), lanes)
+        searcher = Searcher(make_scripted, limits, SETTINGS, (5, 70), lanes)
         jax.tree.map(np.testing.assert_array_equal, run_searcher(searcher, guide), whole)
     fewer = run_searcher(searcher, guide, slice(3))
     jax.tree.map(lambda leaf, all_: np.testing.assert_array_equal(leaf, all_[:3]), fewer, whole)
-
-
-def make_any_number(params, tasks, judged):
-    return make_scripted(params, tasks, judged)
 
 
 def test_restarts_sample_other_edits_and_run_no_program_twice():
@@ -182,15 +178,13 @@ def test_restarts_sample_other_edits_and_run_no_program_twice():
     assert len(set(tried)) > 4
 
 
-@pytest.mark.parametrize("confirm", [False, True])
-def test_only_what_passes_is_accepted_and_the_path_leads_there(confirm):
+def test_only_what_passes_is_accepted_and_the_path_leads_there():
     some = some_tasks()
-    limits = Limits(budget=300, edits=40, horizon=2, confirm=confirm)
-    searcher = Searcher(make_scripted, limits, SETTINGS, (300,), 3)
-    judged = {}
+    searcher = Searcher(make_scripted, Limits(budget=300, edits=40, horizon=2, confirm=False), SETTINGS, (300,), 3)
+    spent = {}
     for shown in (1, PUBLIC):
         found = run_searcher(searcher, VALUE, judged=np.arange(PUBLIC) < shown)
-        judged[shown] = found.answer.accepted
+        spent[shown] = found.executions
         for row, (start, listing, is_list) in enumerate(LISTINGS):
             op, arg = (field[row].tolist() for field in found.answer.program)
             program = tuple(zip(op, arg, strict=True))
@@ -201,7 +195,8 @@ def test_only_what_passes_is_accepted_and_the_path_leads_there(confirm):
             for action in found.actions[row][found.actions[row] > 0]:
                 made = neighbours(made)[int(action) - 1]
             assert made == program
-    assert judged[1].sum() > judged[PUBLIC].sum() > 0, "one example is easier to please"
+    assert (spent[1] <= spent[PUBLIC]).all() and spent[1].sum() < spent[PUBLIC].sum(), "one is easier to please"
+    assert found.answer.accepted.any()
     hidden = all_right(found.answer.program, some.public, some.hidden, settings=SETTINGS)
     assert (hidden <= found.answer.accepted).all()
 
@@ -210,12 +205,9 @@ def test_answers_by_budget_are_those_of_smaller_searches():
     budgets = (1, 4, 20, 60)
     limits = Limits(budget=60, edits=8, horizon=3)
     whole = run_searcher(Searcher(make_scripted, limits, SETTINGS, budgets, COUNT), VALUE)
-    for place, budget in enumerate(budgets[1:3], start=1):
-        small = run_searcher(
-            Searcher(make_scripted, Limits(budget=budget, edits=8, horizon=3), SETTINGS, (budget,), COUNT), VALUE
-        )
-        np.testing.assert_array_equal(whole.by_executions.accepted[:, place], small.answer.accepted)
-        np.testing.assert_array_equal(whole.by_executions.program.op[:, place], small.answer.program.op)
+    small = run_searcher(Searcher(make_scripted, Limits(budget=20, edits=8, horizon=3), SETTINGS, (20,), COUNT), VALUE)
+    np.testing.assert_array_equal(whole.by_executions.accepted[:, 2], small.answer.accepted)
+    np.testing.assert_array_equal(whole.by_executions.program.op[:, 2], small.answer.program.op)
     assert whole.by_executions.accepted.sum(axis=0).tolist() == sorted(whole.by_executions.accepted.sum(axis=0))
 
 
@@ -244,11 +236,11 @@ def test_a_guide_that_asks_a_model_needs_one():
 def test_the_oracle_and_likeness_guides_lead_to_answers():
     """The oracle's distance makes a search with an even prior short; likeness shortens none but finds what is near."""
     oracle = Guide("uniform", "oracle")
-    found = run_searcher(Searcher(None, Limits(400, EDITS, 2), SETTINGS, (400,), COUNT), oracle)
-    plain = run_searcher(Searcher(None, Limits(400, EDITS, 2), SETTINGS, (400,), COUNT), Guide("uniform", "none"))
+    searcher = Searcher(None, Limits(400, EDITS, 2), SETTINGS, (400,), COUNT)
+    found, plain = (run_searcher(searcher, guide) for guide in (oracle, Guide("uniform", "none")))
     assert found.answer.accepted.sum() > plain.answer.accepted.sum()
     assert not found.passes.any(), "no model was read"
-    like = run_searcher(Searcher(None, Limits(400, EDITS, 2), SETTINGS, (400,), COUNT), GUIDES["execution_heuristic"])
+    like = run_searcher(searcher, GUIDES["execution_heuristic"])
     assert like.answer.accepted[:2].all()
 
 
