@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import vm
-from fuyu_jax.search.best_first import Advice
+from fuyu_jax.search.state import Advice
 from vm import reference
 from vm.isa import OPCODES, READS_ARG
 

@@ -25,9 +25,10 @@ from search_samples import (
 
 import vm
 from fuyu_jax.search import GUIDES, Guide, Limits, Searcher, all_right
-from fuyu_jax.search.best_first import Advice, Problem, advance, begin
+from fuyu_jax.search.best_first import advance
 from fuyu_jax.search.frontier import Entries, empty, pack, pop, push, unpack
 from fuyu_jax.search.guide import priority
+from fuyu_jax.search.state import Advice, Problem, begin
 
 KEY = jax.random.key(3, impl="threefry2x32")
 COUNT = len(LISTINGS)

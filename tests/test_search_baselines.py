@@ -65,7 +65,7 @@ def test_bottom_up_is_the_plain_enumeration(some_tasks, shown):
     assert any(programs) and found.by_passes is None
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_exhaustive_search_finds_the_fewest_edits(some_tasks, depth):
     found = exhaustive(some_tasks, (10**8,), SETTINGS, depth, ALL)
     for row, (start, listing, is_list) in enumerate(LISTINGS):
@@ -85,12 +85,10 @@ def test_exhaustive_search_finds_the_fewest_edits(some_tasks, depth):
         elif depths and min(depths) == 1:
             tried = [edit for edit in neighbours(pairs_of(start)) if edit < actions[0]]
             assert found.executions[row] == 1 + len(tried), "the start program, and edits up to the right one"
-        elif depth == 1:
-            assert found.executions[row] == len(near), "every program once"
 
 
 def test_an_exhaustive_search_is_held_to_its_budget(some_tasks):
-    found = exhaustive(some_tasks, (1, 2), SETTINGS, 1, ALL)
+    found = exhaustive(some_tasks, (1, 2), SETTINGS, 2, ALL)
     assert found.answer.accepted.tolist() == [True, *[False] * (len(LISTINGS) - 1)]
     with pytest.raises(ValueError, match="4 edits"):
         exhaustive(some_tasks, (1,), SETTINGS, 4, ALL)
@@ -124,10 +122,9 @@ def test_rates_and_areas_by_hand():
 def test_differences_are_paired():
     rows = difference_rows(LABEL, "policy_value", curve([".11", "..1", "..."]), curve([".11", "...", "..1"]))
     assert [row.get("budget") for row in rows] == [1, 4, 16, None]
-    assert rows[2] | {"low": 0, "high": 0} == {
-        "method": "policy", "base": "policy_value", "split": "val_mixed", "public": 4, "cost": "executions",
-        "budget": 16, "n": 3, "difference": 0.0, "low": 0, "high": 0, "gained": 1, "lost": 1, "mcnemar_mid_p": 1.0,
-    }  # fmt: skip
+    figures = {"difference": 0.0, "gained": 1, "lost": 1, "mcnemar_mid_p": pytest.approx(1.0), "n": 3, "budget": 16}
+    names = {"method": "policy", "base": "policy_value", "split": "val_mixed", "public": 4, "cost": "executions"}
+    assert rows[2] | {"low": 0, "high": 0} == {**names, **figures, "low": 0, "high": 0}
     assert rows[3]["difference"] == 0.0 and rows[3]["low"] < 0 < rows[3]["high"]
 
 

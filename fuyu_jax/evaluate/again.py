@@ -106,11 +106,6 @@ class TextTasks(NamedTuple):
         """The programs to repair."""
         return self.tasks.start
 
-    @property
-    def reference(self) -> vm.Program:
-        """The programs that the targets come from, where they are known."""
-        return self.tasks.reference
-
 
 @dataclass(frozen=True)
 class TextPolicy(Policy):

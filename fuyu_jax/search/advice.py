@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import vm
 from fuyu_jax.policy import Params, Policy
-from fuyu_jax.search.best_first import Advice, Ask
+from fuyu_jax.search.state import Advice, Ask
 from vm.observation import observe
 
 Array = jax.Array

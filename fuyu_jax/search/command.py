@@ -66,7 +66,7 @@ class SearchSettings:
     splits: tuple[str, ...] = EVALUATION_SPLITS
     tasks: int = 64
     methods: tuple[str, ...] = tuple(method for method in METHODS if method != SLOW)
-    limits: Limits = Limits(budget=2048)  # noqa: RUF009 (frozen)
+    limits: Limits = Limits(budget=2048)
     seed: int = 0
     lanes: int = LANES
     out: str | None = None

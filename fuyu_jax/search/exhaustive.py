@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 import vm
 from fuyu_jax.search.found import Found, first_answers
 from vm import lowering
-from vm.observation import matches
 from vm.reach import EXACT_EDITS, reach
 
 DEEPEST = 3
@@ -33,9 +32,6 @@ def _search(
     """Edits of the first program that is right (more than `depth` where none was), the edits `[3]`, and executions."""
     nobody = jax.tree.map(lambda leaf: leaf[:0], public)
     actions = jnp.zeros(DEEPEST, jnp.int32)
-    if depth == 0:
-        right = jnp.all(matches(start, public, settings))
-        return jnp.where(right, 0, 1), actions, jnp.int32(1)
     near = reach(start, public, nobody, min(depth, EXACT_EDITS), settings)
     actions = actions.at[: near.actions.shape[0]].set(near.actions)
     # Of single edits it is known which was right; for pairs the last row of candidates counts as a whole.
@@ -77,15 +73,15 @@ def exhaustive(
       tasks: `[N, ...]`.
       budgets: executions after which the answers are reported; what costs more than the largest was not found.
       settings: the machine's sizes.
-      depth: most edits, 0 to 3.
+      depth: most edits, 1 to 3.
       judged: bool `[E]`, the public examples that a program must get right; all by default.
       advance: called after each task.
 
     Raises:
       ValueError: for another depth.
     """
-    if not 0 <= depth <= DEEPEST:
-        raise ValueError(f"an exhaustive search of {depth} edits is out of reach; use a depth of 0 to {DEEPEST}.")
+    if not 1 <= depth <= DEEPEST:
+        raise ValueError(f"an exhaustive search of {depth} edits is out of reach; use a depth of 1 to {DEEPEST}.")
     count, shown = tasks.public.targets.type.shape
     mask = np.flatnonzero(np.ones(shown, np.bool_) if judged is None else judged)
     most = max(budgets)

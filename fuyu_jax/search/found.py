@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fuyu_jax.search.best_first import Search
 from fuyu_jax.search.frontier import unpack
+from fuyu_jax.search.state import Search
 from vm.observation import matches
 from vm.types import Examples, Program, Settings
 

@@ -73,6 +73,16 @@ def empty(size: int, words: int) -> Entries:
     return Entries(jnp.zeros((size, words), jnp.int32), zeros - 1, zeros, zeros, jnp.zeros(size), free, zeros)
 
 
+def with_root(queue: Entries, key: Array, wanted: Array) -> Entries:
+    """The queue with a start program alone where that is wanted, bool `[]`, else as it is. Unbatched."""
+    free = jnp.where(wanted, jnp.inf, queue.priority)
+    none, nothing = jnp.int32(0), jnp.float32(0)
+    root = Entries(key, jnp.int32(-1), none, none, nothing, nothing, none)
+    place = jnp.where(wanted, 0, queue.priority.shape[0])
+    queue = queue._replace(priority=free)
+    return jax.tree.map(lambda leaf, new: leaf.at[place].set(new, mode="drop"), queue, root)
+
+
 def pop(queue: Entries) -> tuple[Entries, Entries, Array]:
     """The best entry (fields `[...]`), the queue without it, and whether there was one: bool `[]`. Unbatched."""
     best = jnp.min(queue.priority)

@@ -34,9 +34,9 @@ class Guide:
     Attributes:
       prior: the probability of an edit: the policy's, or the same for all valid ones.
       heuristic: what stands for the edits that a program still needs. "none": 0. "distance": the expectation of the
-        policy's distance head. "shuffled": that of a program drawn at random among those read before in this search,
-        a control that says nothing of the program at hand. "oracle": the edits to the reference. "likeness": how far
-        its outputs are from the public targets (`vm.beam.likeness`).
+        policy's distance head. "shuffled": that of a program drawn at random among those tried before in this search
+        (0 for one that was not read), a control that says nothing of the program at hand. "oracle": the edits to the
+        reference. "likeness": how far its outputs are from the public targets (`vm.beam.likeness`).
       order: "phs" or "greedy", see `priority`.
     """
 

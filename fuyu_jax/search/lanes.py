@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 import vm
 from fuyu_jax.search.advice import MakeAsk, ask_nobody
-from fuyu_jax.search.best_first import Problem, Search, advance, begin
+from fuyu_jax.search.best_first import advance
 from fuyu_jax.search.found import Found, read_off
 from fuyu_jax.search.guide import Guide, GuideCodes, Limits
+from fuyu_jax.search.state import Problem, Search, begin
 from vm.types import THREEFRY
 
 LANES = 32
