@@ -201,7 +201,7 @@ def _read_examples(examples: Sequence[Example], settings: vm.Settings) -> vm.Exa
     targets: list[vm.Value] = []
     known: dict[str, tuple[int, str]] = {}  # by inputs, the number and output of the first example with them
     for number, (given, output) in enumerate(examples, start=1):
-        pair = given if isinstance(given, tuple) else (given,)
+        pair = _inputs(given)
         where = f"example {number}"
         if not 1 <= len(pair) <= 2:
             raise UserError(f"{where} has {len(pair)} inputs; give x, or x and y.")
@@ -224,6 +224,11 @@ def _read_examples(examples: Sequence[Example], settings: vm.Settings) -> vm.Exa
     nothing = vm.from_python(None, settings)
     pairs = [_stack([*cells, nothing][:2]) for cells in inputs]
     return vm.Examples(_stack(pairs), _stack(targets))
+
+
+def _inputs(given: Any) -> tuple[Any, ...]:
+    """The inputs of an example: a tuple holds them, anything else is x alone."""
+    return given if isinstance(given, tuple) else (given,)
 
 
 def _cell(where: str, value: Any, settings: vm.Settings) -> vm.Value:
@@ -273,7 +278,7 @@ def describe(found: Repair, examples: Sequence[Example]) -> str:
     lines = [f"program  {found.listing or '(empty)'}", "outputs"]
     for (given, output), got, right in zip(examples, found.outputs, found.right, strict=True):
         verdict = "right" if right else f"wrong, {json.dumps(output)} was asked for"
-        lines.append(f"  {', '.join(map(json.dumps, given))} {ARROW} {json.dumps(got)}  ({verdict})")
+        lines.append(f"  {', '.join(map(json.dumps, _inputs(given)))} {ARROW} {json.dumps(got)}  ({verdict})")
     lines.append("edits" if found.steps else "edits    none: the start program is right")
     lines += [f"  {number}. {step.edit:24} {step.listing}" for number, step in enumerate(found.steps, start=1)]
     lines.append(f"tried    {_tried(found)}")

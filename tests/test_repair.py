@@ -11,7 +11,7 @@ from fuyu_jax import repair as module
 from fuyu_jax.qwen3 import resolve_model
 from fuyu_jax.repair import Repairer, describe, parse_example
 from fuyu_jax.runs.errors import UserError, run_main
-from fuyu_jax.search import Limits, ask_policy
+from fuyu_jax.search import ask_policy
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.observation import observe, run_all
 
@@ -48,6 +48,7 @@ def test_steps_lead_from_the_start_to_the_program(repairer):
         assert vm.reference.cell(output) == vm.reference.run(program, (given,))[0]
 
 
+@pytest.mark.slow
 def test_more_examples_than_the_policy_sees_all_judge(repairer):
     """The fifth of the examples contradicts SUM, and four are all that the policy was built for."""
     examples = [([n, 1], n + 1) for n in range(4)] + [([5, 5], 11)]
@@ -119,11 +120,14 @@ def test_bad_input_ends_with_one_sentence(words, part, repairer, capsys, monkeyp
     assert part in message and message.startswith("error: ") and message.count("\n") == 1
 
 
-def test_the_command_prints_a_repair(untrained_run, capsys):
-    words = ["--run", str(untrained_run), "--prompt", "add up the list.", "--budget", "1", "--example", "[3,1,2] -> 6"]
-    assert run_main(module.main, [*words, "--start", "SUM"]) == 0
+def test_the_command_loads_what_it_is_told_and_prints_a_repair(repairer, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Repairer, "load", lambda *arguments: asked.append(arguments) or repairer)
+    words = ["--run", "R", "--phase", "P", "--checkpoint_dir", "C", "--model", "M", "--budget", "9", "--start", "SUM"]
+    assert run_main(module.main, [*words, "--prompt", "add up the list.", "--example", "[3,1,2] -> 6"]) == 0
+    assert asked == [("R", "P", "C", "M", 9)]
     printed = capsys.readouterr().out
-    assert "program  SUM\n" in printed and "  [3, 1, 2] -> 6  (right)\n" in printed
+    assert printed.startswith("program  ") and "  [3, 1, 2] -> 6  (right)\n" in printed
 
 
 def test_where_nothing_is_found_it_says_how_much_was_tried(repairer, capsys, monkeypatch):
@@ -141,7 +145,3 @@ def test_a_folder_that_is_no_run_is_told(tmp_path, capsys):
     assert "is no run" in capsys.readouterr().err
     with pytest.raises(UserError, match="is no run"):
         module.repair(tmp_path, PROMPT, [([1], 1)])
-
-
-def test_the_horizon_is_the_policys_own():
-    assert Limits().horizon == 16
