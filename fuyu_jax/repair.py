@@ -314,9 +314,9 @@ def main(argv: Sequence[str]) -> None:
     found = repairer.repair(given.prompt, examples, given.start, seed)
     if not found.solved:
         raise RunStopped(
-            f"no program that is right on all of {len(examples)} examples was found with {_tried(found)}; the nearest "
-            f"was {found.listing or 'the empty program'!r}, right on {sum(found.right)}; try a larger --budget, other "
-            "words or another --start."
+            f"no program that is right on every example was found with {_tried(found)}; the nearest was "
+            f"{found.listing or 'the empty program'!r}, right on {sum(found.right)} of {len(examples)}; try a larger "
+            "--budget, other words or another --start."
         )
     print(describe(found, examples))
 

@@ -135,7 +135,7 @@ def test_where_nothing_is_found_it_says_how_much_was_tried(repairer, capsys, mon
     words = ["--run", "anything", "--prompt", "add up the list.", "--example", "[3,1,2] -> 6"]
     assert run_main(module.main, [*words, "--start", "HEAD", "--example", "[1] -> 99"]) == 1
     message = capsys.readouterr().err
-    assert message.startswith("error: no program that is right on all of 2 examples") and message.count("\n") == 1
+    assert message.startswith("error: no program that is right on every example") and message.count("\n") == 1
     assert "12 programs" in message and "forward passes" in message
 
 
