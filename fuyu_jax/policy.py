@@ -18,7 +18,7 @@ from fuyu_jax.sharding import split_batch
 from vm.observation import Observation
 from vm.prompts import TokenTable, render_tokens
 from vm.tasks import TaskArrays
-from vm.types import Program, Settings
+from vm.types import Program, Settings, Value
 
 
 class Params(NamedTuple):
@@ -62,24 +62,25 @@ class Policy:
         """The controller with the given parameters."""
         return nnx.merge(self.graph, *params)
 
-    def reader(self, params: Params, tasks: TaskArrays) -> tuple[Controller, Read]:
+    def reader(self, params: Params, tasks: TaskArrays, targets: Value | None = None) -> tuple[Controller, Read]:
         """The controller, and a function that reads observations `[B, S]` behind the prompts of B tasks.
 
-        The prompts are encoded once, here, unless the policy makes a full pass a state.
+        The prompts are encoded once, here, unless the policy makes a full pass a state. A policy that is shown targets
+        sees `targets`, `Value[B, E]`, by default all public ones.
         """
         controller = self.controller(params)
         ids, mask = self.prompt_ids(tasks)
         cache = None if self.full_pass else controller.prompt(ids, mask)
+        shown = tasks.public.targets if targets is None else targets
 
         def read(seen: Observation) -> Readout:
             states = seen.step.shape[1]
-            targets = jax.tree.map(
-                lambda leaf: jnp.broadcast_to(leaf[:, None], (leaf.shape[0], states, *leaf.shape[1:])),
-                tasks.public.targets,
+            spread = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf[:, None], (leaf.shape[0], states, *leaf.shape[1:])), shown
             )
             if cache is None:
-                return controller.read_in_full(seen, ids, mask, targets)
-            return controller.read(seen, cache, targets)
+                return controller.read_in_full(seen, ids, mask, spread)
+            return controller.read(seen, cache, spread)
 
         return controller, read
 

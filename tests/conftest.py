@@ -1,4 +1,4 @@
-"""Settings every test runs under."""
+"""Settings every test runs under, and what several files share."""
 
 import os
 from collections.abc import Iterator
@@ -25,3 +25,18 @@ def _programs_of_one_file() -> Iterator[None]:
     """Drops what a file compiled when it is done; a worker that kept all of it would grow to many GiB."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def untrained_run(tmp_path_factory):
+    """The folder of a run whose policy was never trained."""
+    from fuyu_jax.runs.folder import RunFolder
+    from fuyu_jax.runs.policies import PolicyFolder, about_policy, build_policy
+    from fuyu_jax.runs.settings import PilotSettings
+
+    settings = PilotSettings(seed=2)
+    built = build_policy(settings)
+    folder = RunFolder.create(str(tmp_path_factory.mktemp("runs") / "run"), "run")
+    folder.write_json("config.json", settings.to_dict())
+    PolicyFolder.of_run(folder.path).save("bc_policy", built.params.trained, about_policy(settings, built.source))
+    return folder.path

@@ -127,7 +127,7 @@ def with_tokens(splits: Mapping[str, Tasks], tokenizer: Tokenizer, shortest: int
     Raises:
       ValueError: for a word that the tokenizer has no token for.
     """
-    encoded = {split: [_encode(tokenizer, prompt) for prompt in tasks.prompts] for split, tasks in splits.items()}
+    encoded = {split: [encode_prompt(tokenizer, prompt) for prompt in tasks.prompts] for split, tasks in splits.items()}
     length = max(shortest, *(len(ids) for rows in encoded.values() for ids in rows))
     read = {}
     for split, tasks in splits.items():
@@ -140,7 +140,12 @@ def with_tokens(splits: Mapping[str, Tasks], tokenizer: Tokenizer, shortest: int
     return read
 
 
-def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Token ids of a prompt.
+
+    Raises:
+      ValueError: for a word that the tokenizer has no token for.
+    """
     if unknown := tokenizer.unknown_words(prompt):
         raise ValueError(f"the model has no token for {unknown[0]!r} in the prompt {prompt!r}; use other words.")
     return tokenizer.encode(prompt)

@@ -166,7 +166,7 @@ def paired_difference(
     difference = solved - base_solved
     by_task = _group_means(difference, [key[:2] for key in keys])
     by_seed = _group_means(difference, [key[2:] for key in keys])
-    low, high = _t_interval(by_task)
+    low, high = t_interval(by_task)
     gained, lost = int((difference > 0).sum()), int((difference < 0).sum())
     return PairedDifference(
         tasks=len(by_task),
@@ -279,7 +279,8 @@ def _group_means(values: np.ndarray[Any, Any], keys: Sequence[tuple[Any, ...]]) 
     return np.bincount(members, values) / np.bincount(members)
 
 
-def _t_interval(values: np.ndarray[Any, Any]) -> tuple[float | None, float | None]:
+def t_interval(values: np.ndarray[Any, Any]) -> tuple[float | None, float | None]:
+    """Student's t interval at 95 % for the mean of values `[N]`; None for fewer than two."""
     if len(values) < 2:
         return None, None
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
