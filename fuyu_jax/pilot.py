@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,24 +13,27 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from fuyu_jax import recipes
 from fuyu_jax.evaluate import baselines
-from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
-from fuyu_jax.evaluate.measure import CHUNK, EVALUATION_SEED, Labels, Roll, chunks, greedy, measure_policy, pass_at
-from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
+from fuyu_jax.evaluate.diagnosis import Diagnosis
+from fuyu_jax.evaluate.measure import EVALUATION_SEED, Labels, chunks, greedy, measure_policy, pass_at
+from fuyu_jax.evaluate.metrics import BUDGET, COPIED_PHASE, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
-from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.arms import bc
+from fuyu_jax.learn.arms.bc import Cloning, Report
+from fuyu_jax.learn.demos import DemonstrationSource, TaskSource
 from fuyu_jax.learn.improvement import improve
-from fuyu_jax.learn.training import Diverged
+from fuyu_jax.learn.training import Diverged, TrainingPoint, start_training
 from fuyu_jax.policy import Params, Play, make_play
-from fuyu_jax.runs.errors import RunStopped
+from fuyu_jax.runs.arguments import parse_command
+from fuyu_jax.runs.errors import Interrupted, RunStopped
 from fuyu_jax.runs.folder import RunFolder
-from fuyu_jax.runs.manifest import make_manifest, peak_memory
+from fuyu_jax.runs.interrupts import Interrupts
+from fuyu_jax.runs.manifest import check_data, make_manifest, peak_memory
+from fuyu_jax.runs.points import BASELINES, Points, Stage
 from fuyu_jax.runs.policies import (
     CLONING,
     MACHINE,
@@ -38,10 +44,11 @@ from fuyu_jax.runs.policies import (
     build_policy,
 )
 from fuyu_jax.runs.progress import Progress
-from fuyu_jax.runs.recorder import Recorder
-from fuyu_jax.runs.report import headline_text, write_report
-from fuyu_jax.runs.settings import PilotSettings, parse_runs
-from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe, epochs_of_run
+from fuyu_jax.runs.recorder import TRAIN_LOG, Recorder
+from fuyu_jax.runs.report import REPORT, headline_text, write_report
+from fuyu_jax.runs.saver import Saver
+from fuyu_jax.runs.settings import PROGRAM, PilotSettings
+from fuyu_jax.runs.shared_bc import Recipe, Shelf, copied_epochs, copying_recipe, epochs_of_run, lasting, read_epochs
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
 from vm.behaviour import EVALUATION_SPLITS
 from vm.oracle import Placement
@@ -51,15 +58,22 @@ from vm.types import THREEFRY
 
 PASS_SAMPLES = 8
 DIAGNOSTIC_SPLIT = "val_mixed"
+MANIFEST = "dataset_manifest.json"
 
 
 def main(argv: Sequence[str]) -> None:
     """Run what a command line asks for, and print of each run the headline table and where its report is."""
-    for settings in parse_runs(argv):
-        pilot = Pilot.prepare(settings)
-        pilot.run()
-        report = write_report(pilot.folder.path)
-        print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
+    asked = parse_command(argv)
+    with Interrupts() as interrupts:
+        for settings in asked.runs:
+            if asked.resume and (report := asked.resume / REPORT).exists():
+                print(f"the run in {asked.resume} is finished; its report is {report}")
+                continue
+            with interrupts.at_once():
+                pilot = Pilot.prepare(settings, interrupts, asked.resume)
+            with contextlib.closing(pilot.folder):
+                report = pilot.run()
+                print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,10 @@ class Pilot:
       policies: where the policy of each phase is kept.
       record: the train log.
       built: the policy before any training.
+      recipe: what decides the copied policies.
       splits: evaluation tasks.
+      saver: how far the run is, saved for `--resume`.
+      interrupts: tells of signals.
     """
 
     settings: PilotSettings
@@ -80,19 +97,34 @@ class Pilot:
     policies: PolicyFolder
     record: Recorder
     built: BuiltPolicy
+    recipe: Recipe
     splits: dict[str, Tasks]
+    saver: Saver
+    interrupts: Interrupts
 
     @classmethod
-    def prepare(cls, settings: PilotSettings) -> Pilot:
-        """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
-        RunFolder.check_free(settings.out)
+    def prepare(cls, settings: PilotSettings, interrupts: Interrupts, resume: Path | None = None) -> Pilot:
+        """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing.
+
+        Args:
+          settings: of the run.
+          interrupts: tells of signals.
+          resume: the folder of a run that stopped, which is taken back to its newest point; None for a new run.
+        """
+        if resume is None:
+            RunFolder.check_free(settings.out)
         built = build_policy(settings)
+        recipe = copying_recipe(settings, built)
         if settings.bc_from:
-            epochs_of_run(Path(settings.bc_from), copying_recipe(settings, built), built.params.trained)
-        folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
+            epochs_of_run(Path(settings.bc_from), recipe, built.params.trained)
+        if resume is None:
+            folder = RunFolder.create(settings.out, f"{settings.arm}_{settings.preset}_s{settings.seed}")
+        else:
+            folder = RunFolder.reopen(resume)
         policies = PolicyFolder.of_run(folder.path, settings.checkpoint_dir)
-        policies.claim()
-        folder.write_json("config.json", settings.to_dict())
+        if resume is None:
+            policies.claim()
+            folder.write_json("config.json", settings.to_dict())
         with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
             splits = {}
             for split in EVALUATION_SPLITS:
@@ -101,49 +133,67 @@ class Pilot:
                 )
                 progress.update()
         manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
-        seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
-        folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
+        if folder.size(MANIFEST):
+            check_data(folder.path / MANIFEST, manifests)
+        else:
+            seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
+            folder.write_json(MANIFEST, make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        return cls(settings, folder, policies, Recorder(folder), built, splits)
+        record = Recorder(folder)
+        points = Points.of_run(policies, settings, built.params, recipe)
+        saver = Saver(points, folder, policies, record, settings.save_every, interrupts)
+        if resume is not None:
+            saver.go_on()
+        return cls(settings, folder, policies, record, built, recipe, splits, saver, interrupts)
 
-    def run(self) -> None:
-        """Train and measure every phase, and write the tables."""
+    def run(self) -> Path:
+        """Train and measure every phase, write the tables and the report, whose path is returned.
+
+        Raises:
+          Interrupted: at a signal, with the command to go on with.
+          RunStopped: where training makes no sense any more.
+        """
         started = time.monotonic()
-        measured = [self._baselines()]
-        results: dict[str, Any] = {"pass_at_8": {}}
-        state_sets: dict[str, StateSet] = {
-            "oracle_path": oracle_path_states(self._diagnostic_tasks(), MACHINE, self._placement)
-        }
-        play = make_play(self.built.reader, self.settings.no_repeat)
-        diagnose = make_diagnose(self.built.reader)
-        copied: dict[str, jax.Array] = {}  # the copied policy's log-probabilities on each set of states
-        for phase, params in self._guarded(play):
-            with Progress(f"measuring {phase}", len(self.splits)) as progress:
-                labels = Labels(self.settings.arm, phase, self.settings.seed)
-                measured.append(
-                    measure_policy(
-                        greedy(play, params),
-                        self.splits,
-                        self.settings.budgets,
-                        labels,
-                        advance=lambda split: progress.update(),
-                    )
-                )
-            if phase == "bc_policy":
-                state_sets["bc_states"] = self._visited(greedy(play, params))
-                copied = {name: diagnose(params, states)[1] for name, states in state_sets.items()}
-            for name, reference in copied.items():
-                accuracies, log_probs = diagnose(params, state_sets[name])
-                kl = kl_between(log_probs, reference, state_sets[name].states.weight)
-                self.record.diagnostics(phase, name, {**accuracies, "kl_to_bc": kl})
-            if copied:
-                lanes = len(self.settings.budgets)
-                rates = pass_at(play, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
-                results["pass_at_8"][phase] = rates
-            self._write_tables(measured, results)
-            self.folder.log(f"{phase}: {self._says(measured[-1])}")
-        minutes = (time.monotonic() - started) / 60
-        self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {peak_memory():.2f} GiB at most")
+        try:
+            self._measure_baselines()
+            play = make_play(self.built.reader, self.settings.no_repeat)
+            diagnosis = self._diagnosis(play)
+            for phase, params in self._guarded(play):
+                with self.interrupts.at_once():
+                    self._measure(phase, params, play, diagnosis)
+            self.saver.check()
+            minutes, memory = (time.monotonic() - started) / 60, peak_memory()
+            self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {memory:.2f} GiB at most")
+            with self.interrupts.at_once():
+                return write_report(self.folder.path)
+        except Interrupted as error:
+            self.folder.log("interrupted")
+            command = shlex.join(["python", PROGRAM, "--resume", str(self.folder.path)])
+            raise Interrupted(error.number, f"interrupted; go on with: {command}") from None
+
+    def _measure(self, phase: str, params: Params, play: Play, diagnosis: Diagnosis) -> None:
+        """Everything that is measured of one phase, written."""
+        measured = self.saver.measured
+        with Progress(f"measuring {phase}", len(self.splits)) as progress:
+            labels = Labels(self.settings.arm, phase, self.settings.seed)
+            outcomes = measure_policy(
+                greedy(play, params),
+                self.splits,
+                self.settings.budgets,
+                labels,
+                advance=lambda split: progress.update(),
+            )
+        if phase == COPIED_PHASE:
+            diagnosis.refer_to(params)
+        for name, row in diagnosis.rows(params):
+            self.record.diagnostics(phase, name, row)
+        if diagnosis.reference:
+            lanes = len(self.settings.budgets)
+            rates = pass_at(play, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
+            measured.pass_at_8[phase] = rates
+        measured.add(phase, outcomes)
+        self._write_tables()
+        self.folder.log(f"{phase}: {self._says(outcomes)}")
 
     def _guarded(self, play: Play) -> Iterator[tuple[str, Params]]:
         """The phases; training that stops making sense is saved as it is, and told.
@@ -163,79 +213,117 @@ class Pilot:
             ) from error
 
     def _phases(self, play: Play) -> Iterator[tuple[str, Params]]:
-        """Train, and hand out each phase's name and parameters as they are reached."""
-        settings = self.settings
+        """Train, and hand out the name and parameters of each phase that is not measured yet, as it is reached."""
+        settings, begin = self.settings, self.saver.begin
         run_key = jax.random.key(settings.seed, impl=THREEFRY)
         clone_key, update_key = (jax.random.fold_in(run_key, purpose) for purpose in (CLONING, UPDATING))
         source = recipes.demonstrations(settings)
         cloning = recipes.make_cloning(settings, self.built.policy, source)
-        recipe = copying_recipe(settings, self.built)
-        copied = self.built.params
-
-        def train() -> Iterator[nnx.State]:
-            with Progress("copying", settings.bc_updates) as progress:
-                report = self.record.updates("bc_policy", settings.bc_updates, progress)
-                for params in bc.clone(cloning, self.built.params, clone_key, report):
-                    yield params.trained
-
-        epochs = copied_epochs(
-            Shelf(), recipe, copied.trained, train, self.folder, self.record.counts, source, settings.bc_from
-        )
-        for epoch in epochs:
-            copied = copied._replace(trained=epoch.trained)
-            self._save(epoch.phase, copied, copying=recipe, counts=epoch.counts, position=epoch.position)
-            yield epoch.phase, copied
+        if begin is None or begin.stage == "copying":
+            yield from self._copy(cloning, source, clone_key)
         if settings.arm == "bc":
             return
         arm = recipes.make_arm(settings, self.built.policy, play, source)
-        with Progress("updating", settings.updates) as progress:
-            report = self.record.updates(settings.arm, settings.updates, progress)
+        training = self._enter("updating", {"demonstrations": source, "rollouts": arm.tasks})
+        first = training.parts if training else 0
+        with Progress("updating", settings.updates - (training.done if training else 0)) as progress:
+            report = self._report(settings.arm, settings.updates, progress)
             signals = functools.partial(self.record.signals, settings.arm)
             options = recipes.update_options(settings)
-            rounds = improve(arm, copied, cloning, options, update_key, report, signals)
-            for number, params in enumerate(rounds, start=1):
+            rounds = improve(
+                arm, self._copied(), cloning, options, update_key, report, signals, training, self.saver.at_point
+            )
+            for number, params in enumerate(rounds, start=first + 1):
                 phase = f"{settings.arm}_r{number}_policy"
                 self._save(phase, params)
                 yield phase, params
 
-    def _save(self, phase: str, params: Params, **more: Any) -> None:
-        self.policies.save(phase, params.trained, about_policy(self.settings, self.built.source, **more))
+    def _copy(self, cloning: Cloning, source: DemonstrationSource, key: jax.Array) -> Iterator[tuple[str, Params]]:
+        """The epochs of copying, found or trained."""
+        settings, like = self.settings, self.built.params.trained
+        training = self._enter("copying", {"demonstrations": source})
+        earlier = None
+        if training:
+            log = self.folder.path / TRAIN_LOG
+            earlier = read_epochs(self.policies, log, lasting(self.recipe), like, training.parts)
 
-    def _baselines(self) -> Outcomes:
+        def train() -> Iterator[nnx.State]:
+            with Progress("copying", settings.bc_updates - (training.done if training else 0)) as progress:
+                report = self._report(COPIED_PHASE, settings.bc_updates, progress)
+                for params in bc.clone(cloning, self.built.params, key, report, training, self.saver.at_point):
+                    yield params.trained
+
+        shelf = Shelf() if self.saver.unchanged else None
+        epochs = copied_epochs(
+            shelf, self.recipe, like, train, self.folder, self.record.counts, source, settings.bc_from, earlier
+        )
+        for epoch in itertools.islice(epochs, len(earlier or ()), None):
+            copied = self.built.params._replace(trained=epoch.trained)
+            self._save(epoch.phase, copied, copying=self.recipe, counts=epoch.counts, position=epoch.position)
+            yield epoch.phase, copied
+
+    def _enter(self, stage: Stage, sources: dict[str, TaskSource]) -> TrainingPoint | None:
+        """Begins a stage of training; where the run goes on inside it, moves the sources of tasks to its point."""
+        self.saver.stage, self.saver.sources = stage, sources
+        begin = self.saver.begin
+        if begin is None or begin.stage != stage or not begin.positions:
+            return None
+        for name, source in sources.items():
+            source.move_to(begin.positions[name])
+        return begin.training
+
+    def _report(self, phase: str, total: int, progress: Progress) -> Report:
+        """What training calls after each update: it records, and stops where a signal asked to."""
+        record = self.record.updates(phase, total, progress)
+
+        def report(number: int, metrics: dict[str, jax.Array]) -> None:
+            record(number, metrics)
+            self.saver.after_update()
+
+        return report
+
+    def _copied(self) -> Params:
+        """The copied policy, as it was saved."""
+        return self.built.params._replace(trained=self.policies.load(COPIED_PHASE, self.built.params.trained, {}).tree)
+
+    def _save(self, phase: str, params: Params, **more: Any) -> None:
+        """Saves a phase's policy, and the point that it was reached at."""
+        self.policies.save(phase, params.trained, about_policy(self.settings, self.built.source, **more))
+        self.saver.save()
+
+    def _measure_baselines(self) -> None:
         """Every row that needs no model."""
-        settings = self.settings
-        with Progress("measuring baselines", 3) as progress:
-            random = baselines.random_valid(self.splits, settings.budgets, MACHINE)
-            progress.update()
-            start_solved = baselines.solved_at_start(random)
-            rows = [baselines.do_nothing(start_solved, settings.budgets), random]
-            rows.append(baselines.oracle_reference(self.splits, settings.budgets, start_solved, MACHINE))
-            progress.update()
-            found, executions = baselines.oracle_search(self.splits, settings.budgets, settings.oracle_width, MACHINE)
-            rows.append(found)
-            progress.update()
+        settings, measured = self.settings, self.saver.measured
+        if measured.phases:
+            self._write_tables()  # without what was measured after the point that the run goes on from
+            return
+        with self.interrupts.at_once(), Progress("measuring baselines", 3) as progress:
+            rows, executions = baselines.measure_all(
+                self.splits, settings.budgets, settings.oracle_width, MACHINE, progress.update
+            )
         programs = ", ".join(f"{split} {count:,.0f}" for split, count in executions.items())
         self.folder.log(f"baselines: programs that the oracle's search ran for a task: {programs}")
-        return Outcomes.concatenate(rows)
+        measured.add(BASELINES, rows)
+        self._write_tables()
+        self.saver.at_point(TrainingPoint(start_training(self.built.params)))
 
-    @property
-    def _placement(self) -> Placement:
-        return cast(Placement, self.settings.placement)
+    def _diagnosis(self, play: Play) -> Diagnosis:
+        """Diagnoses on the states of the first evaluation tasks, against the copied policy if it was measured."""
+        tasks = chunks(self.splits[DIAGNOSTIC_SPLIT])[0][1]
+        placement = cast(Placement, self.settings.placement)
+        lanes = len(self.settings.budgets)
+        diagnosis = Diagnosis(self.built.reader, play, tasks, placement, lanes)
+        if COPIED_PHASE in self.saver.measured.phases:
+            diagnosis.refer_to(self._copied())
+        return diagnosis
 
-    def _diagnostic_tasks(self) -> Any:
-        return chunks(self.splits[DIAGNOSTIC_SPLIT])[0][1]
-
-    def _visited(self, roll: Roll) -> StateSet:
-        tasks = self._diagnostic_tasks()
-        budget = jnp.full((CHUNK, len(self.settings.budgets)), BUDGET, jnp.int32)
-        episodes = roll(tasks, budget, jnp.arange(CHUNK))
-        return visited_states(tasks, episodes, budget[:, :1], MACHINE, self._placement)
-
-    def _write_tables(self, measured: list[Outcomes], results: dict[str, Any]) -> None:
-        outcomes = Outcomes.concatenate(measured)
+    def _write_tables(self) -> None:
+        measured = self.saver.measured
+        outcomes = Outcomes.concatenate(measured.outcomes)
         self.folder.write_csv("outcomes.csv", OUTCOMES_COLUMNS, outcomes.rows())
         self.folder.write_csv("metrics.csv", METRICS_COLUMNS, metrics_from_outcomes(outcomes))
-        self.folder.write_json("results.json", {**summary(outcomes), **results, "counts": self.record.counts})
+        results = {**summary(outcomes), "pass_at_8": measured.pass_at_8, "counts": self.record.counts}
+        self.folder.write_json("results.json", results)
 
     def _says(self, outcomes: Outcomes) -> str:
         rows = outcomes.select(mode="learned")

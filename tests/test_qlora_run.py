@@ -27,9 +27,9 @@ from fuyu_jax.learn.demos import Demonstrations
 from fuyu_jax.learn.training import TrainState, start_training, take_step
 from fuyu_jax.policy import Params, Policy, split_controller
 from fuyu_jax.qwen3 import PROJECTIONS, Qwen3Config, source_sha256
+from fuyu_jax.runs.arguments import parse_runs
 from fuyu_jax.runs.errors import run_main
 from fuyu_jax.runs.policies import build_policy
-from fuyu_jax.runs.settings import parse_runs
 from vm.prompts import longest_prompt
 from vm.types import THREEFRY
 

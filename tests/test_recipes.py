@@ -18,10 +18,11 @@ from fuyu_jax.learn.improvement import improve
 from fuyu_jax.learn.losses.policy_gradient import clipped_policy_loss, exact_kl
 from fuyu_jax.policy import make_play, make_score
 from fuyu_jax.rollout import repeat_lanes
+from fuyu_jax.runs.arguments import parse_runs
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.fields import to_text
 from fuyu_jax.runs.policies import policy_rules
-from fuyu_jax.runs.settings import RECIPES, parse_runs
+from fuyu_jax.runs.settings import RECIPES
 from fuyu_jax.runs.shared_bc import NOT_COPYING
 from vm.types import THREEFRY
 

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from fuyu_jax.runs.arguments import parse_runs
 from fuyu_jax.runs.errors import UserError, run_main
-from fuyu_jax.runs.settings import ARMS, PRESETS, PilotSettings, parse_runs, sees_oracle_labels
+from fuyu_jax.runs.settings import ARMS, PRESETS, PilotSettings, sees_oracle_labels
 
 FIELDS = [item.name for item in dataclasses.fields(PilotSettings)]
 SWITCHES = [item.name for item in dataclasses.fields(PilotSettings) if isinstance(item.default, bool)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -43,14 +43,20 @@ class TaskStream:
             start,
             public,
         )
-        self.move_to(cursor)
+        self.move_to({"cursor": cursor})
 
-    def move_to(self, cursor: int) -> None:
-        """Goes on at a cursor.
+    @property
+    def position(self) -> dict[str, int]:
+        """Which tasks come next, for `move_to`."""
+        return {"cursor": self.cursor}
+
+    def move_to(self, position: Mapping[str, int]) -> None:
+        """Goes on where another stream with the same tasks stood.
 
         Raises:
-          ValueError: where it is negative.
+          ValueError: where its cursor is negative.
         """
+        cursor = position["cursor"]
         if cursor < 0:
             raise ValueError(f"cursor is {cursor}; use 0 to begin, or the cursor of an earlier stream.")
         self.cursor = cursor

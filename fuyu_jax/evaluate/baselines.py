@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,27 @@ def _rows(
         valid_edits=steps,
         edits=edits,
     )
+
+
+def measure_all(
+    splits: Mapping[str, Tasks],
+    budgets: Sequence[int],
+    width: int,
+    settings: vm.Settings,
+    advance: Callable[[], object],
+) -> tuple[Outcomes, dict[str, float]]:
+    """Every row that needs no model, and what the oracle's search of this width ran, as `oracle_search` tells it.
+
+    `advance` is called three times, as parts of it are done.
+    """
+    random = random_valid(splits, budgets, settings)
+    advance()
+    start_solved = solved_at_start(random)
+    reference = oracle_reference(splits, budgets, start_solved, settings)
+    advance()
+    found, executions = oracle_search(splits, budgets, width, settings)
+    advance()
+    return Outcomes.concatenate([do_nothing(start_solved, budgets), random, reference, found]), executions
 
 
 def solved_at_start(outcomes: Outcomes) -> dict[str, np.ndarray]:

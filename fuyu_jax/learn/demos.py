@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,17 @@ import jax.numpy as jnp
 from vm.streams import TaskStream
 from vm.tasks import TaskArrays
 from vm.types import THREEFRY
+
+
+class TaskSource(Protocol):
+    """Where tasks come from, one after another: a stream, or demonstrations of one."""
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Which tasks come next."""
+
+    def move_to(self, position: Mapping[str, int]) -> None:
+        """Goes on at a position."""
 
 
 class Demonstrations(NamedTuple):
@@ -44,7 +55,7 @@ class DemonstrationSource:
         """Goes on where another source with the same tasks stood."""
         self._taken = position["taken"]
         if self._fixed is None:
-            self._stream.move_to(position["cursor"])
+            self._stream.move_to(position)
 
     def next_batch(self, size: int) -> Demonstrations:
         """The next `size` demonstrations."""

@@ -14,13 +14,17 @@ import jax
 import jax.numpy as jnp
 
 from fuyu_jax.learn.arms.bc import Cloning, Report
+from fuyu_jax.learn.demos import TaskSource
 from fuyu_jax.learn.training import (
+    AtPoint,
     Gradients,
     Loss,
     Metrics,
+    TrainingPoint,
     accumulated_gradient,
     add_scaled,
     learning_rates,
+    pass_by,
     start_training,
     stop_if_diverged,
     take_step,
@@ -34,11 +38,13 @@ class Arm(NamedTuple):
     """What makes one decision update different from another.
 
     Attributes:
+      tasks: where `collect` takes its tasks from.
       collect: a turn's rows and process signals, from the policy's parameters, the copied policy's, and a key.
       share: what each of the rows counts in the update that they make up.
       loss: the loss on some rows with their shares `(rows, share)`; a sum over rows, see `accumulated_gradient`.
     """
 
+    tasks: TaskSource
     collect: Callable[[Params, Params, jax.Array], tuple[Rows, Metrics]]
     share: Callable[[Rows], Any]
     loss: Loss
@@ -80,8 +86,12 @@ def improve(
     key: jax.Array,
     report: Report,
     report_signals: Report,
+    begin: TrainingPoint | None = None,
+    at_point: AtPoint = pass_by,
 ) -> Iterator[Params]:
     """Update a copied policy and hand out the parameters after each round.
+
+    To go on from a point, `arm.tasks` and the demonstrations of `cloning` have to be moved to where they were then.
 
     Args:
       arm: what is learnt.
@@ -91,6 +101,8 @@ def improve(
       key: typed key.
       report: called after each update with its number, from 1.
       report_signals: called after each turn's collection, with the number of updates made before.
+      begin: a point of the same improvement to go on from; None begins with the copied policy.
+      at_point: called before each turn, and before and after a round's parameters are handed out.
 
     Raises:
       Diverged: where gradients stop being finite.
@@ -104,11 +116,11 @@ def improve(
         batch = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, options.batch_tasks), turn)
         return accumulated_gradient(arm.loss, params, (batch, arm.share(batch)), options.pieces)
 
-    state = start_training(params)
-    done = 0
-    for round_number in range(1, options.rounds + 1):
+    state, done, rounds_done = begin or TrainingPoint(start_training(params))
+    for round_number in range(rounds_done + 1, options.rounds + 1):
         last = options.updates * round_number // options.rounds  # a round begins with experience of its own
         while done < last:
+            at_point(TrainingPoint(state, done, round_number - 1))
             turn, signals = arm.collect(state.params, params, jax.random.fold_in(collect_key, done))
             report_signals(done, signals)
             for part in range(min(options.updates_per_turn, last - done)):
@@ -120,4 +132,6 @@ def improve(
                 tokens = metrics["tokens"] + replay["tokens"]
                 report(done, {**metrics, **step, "replay_loss": replay["loss"], "tokens": tokens})
                 stop_if_diverged(state, done)
+        at_point(TrainingPoint(state, done, round_number - 1))
         yield state.params
+    at_point(TrainingPoint(state, done, options.rounds))

@@ -48,6 +48,27 @@ class TrainState(NamedTuple):
     opt: optax.OptState
 
 
+class TrainingPoint(NamedTuple):
+    """A place that training can go on from: nothing of the next update has happened, and no data were taken for it.
+
+    Attributes:
+      state: parameters and optimiser.
+      done: updates made.
+      parts: epochs or rounds whose policy was handed out.
+    """
+
+    state: TrainState
+    done: int = 0
+    parts: int = 0
+
+
+AtPoint = Callable[[TrainingPoint], object]
+
+
+def pass_by(point: TrainingPoint) -> None:
+    """What training does at a point where nobody wants to keep it: nothing."""
+
+
 def _matrices(trained: nnx.State) -> Any:
     """Which parameters are matrices, stacked or not, and along which axes; tables of embeddings and norms are not."""
 

@@ -153,6 +153,23 @@ class CheckpointSeries:
         """Saves a step, as `save_checkpoint` does; the metadata gets an entry `step`."""
         save_checkpoint(self.path(step), tree, {**metadata, "step": step})
 
+    def prune(self, keep: int) -> None:
+        """Removes all but the newest `keep` steps; a negative number keeps all."""
+        for step in self.steps()[:-keep] if keep > 0 else []:
+            self._remove(step)
+
+    def remove_after(self, step: int) -> None:
+        """Removes all later steps."""
+        for later in self.steps():
+            if later > step:
+                self._remove(later)
+
+    def _remove(self, step: int) -> None:
+        # Under another name first: a folder that is half removed must not look like a checkpoint.
+        removed = self.folder / f".{self.path(step).name}.{os.getpid()}.tmp"
+        os.rename(self.path(step), removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
     def restore(
         self, target: Any, say: Callable[[str], object], expected: Mapping[str, Any] | None = None
     ) -> Restored | None:

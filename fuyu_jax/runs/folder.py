@@ -1,20 +1,24 @@
-"""The folder of one run. It never holds two runs, and its files are whole at any moment."""
+"""The folder of one run: never of two, written by one process at a time, with files that are whole at any moment."""
 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import math
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO
 
 import numpy as np
 
 from fuyu_jax.runs.errors import UserError
-from fuyu_jax.runs.tables import Row, append_csv, to_csv, write_atomically
+from fuyu_jax.runs.tables import Row, append_csv, named_errors, to_csv, write_atomically
 
 LOG_NAME = "experiment_log.md"
 
@@ -28,6 +32,7 @@ class RunFolder:
     """
 
     path: Path
+    _log: TextIO = field(repr=False, compare=False)
 
     @classmethod
     def create(cls, out: str | None, name: str, root: str | Path = "runs") -> RunFolder:
@@ -44,8 +49,8 @@ class RunFolder:
         try:
             path = _next_numbered(Path(root), name) if out is None else _claim_given(Path(out))
             # Creating the log exclusively is the claim: of two runs given the same folder only one can do it.
-            with (path / LOG_NAME).open("x", encoding="utf-8") as file:
-                file.write(f"# Experiment log: {name}\n\n")
+            log = _locked(path / LOG_NAME, "x")
+            print(f"# Experiment log: {name}\n", file=log, flush=True)
         except FileExistsError:
             raise _in_use(out) from None
         except NotADirectoryError:
@@ -54,7 +59,29 @@ class RunFolder:
             where = root if out is None else out
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"the folder {where} cannot be written ({reason}); give another --out.") from None
-        return cls(path)
+        return cls(path, log)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """Takes over the folder of a run whose process has ended; what that left half written is removed.
+
+        Raises:
+          UserError: where the process still runs, or the folder is no run's or cannot be written.
+        """
+        try:
+            log = _locked(path / LOG_NAME, "r+")
+        except BlockingIOError:
+            raise UserError(f"the run in {path} is still going on; let it end, or stop it first.") from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{path} is no run: it has no {LOG_NAME}; give the folder of a run.") from None
+        except OSError as error:
+            raise UserError(f"the folder {path} cannot be written ({error.strerror}); copy it elsewhere.") from None
+        remove_drafts(path)
+        return cls(path, log)
+
+    def close(self) -> None:
+        """Lets another process have the folder."""
+        self._log.close()
 
     @staticmethod
     def check_free(out: str | None) -> None:
@@ -79,11 +106,62 @@ class RunFolder:
         """Adds rows to a table, which is made where it is missing."""
         append_csv(self.path / name, columns, rows)
 
+    def size(self, name: str) -> int:
+        """The bytes of a file; 0 where there is none."""
+        path = self.path / name
+        return path.stat().st_size if path.exists() else 0
+
+    def cut(self, name: str, size: int) -> None:
+        """Takes a file back to its first `size` bytes; with 0 there is none.
+
+        Raises:
+          UserError: where it has fewer.
+        """
+        path = self.path / name
+        if self.size(name) < size:
+            raise UserError(f"{path} has lost its end; copy the run again, or begin a new one.")
+        if size == 0:
+            path.unlink(missing_ok=True)
+        elif self.size(name) > size:
+            write_atomically(path, path.read_bytes()[:size])
+
     def log(self, message: str) -> None:
         """Adds a dated line (UTC) to the experiment log."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-        with (self.path / LOG_NAME).open("a", encoding="utf-8") as file:
-            file.write(f"- {now} {' '.join(message.split())}\n")
+        with named_errors(self.path / LOG_NAME):
+            self._log.seek(0, os.SEEK_END)
+            print(f"- {now} {' '.join(message.split())}", file=self._log, flush=True)
+
+    def say(self, message: str) -> None:
+        """Logs a message and shows it at once."""
+        print(message, file=sys.stderr, flush=True)
+        self.log(message)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes what a process that is gone left half written: names that begin with a dot and end in `.tmp`."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _locked(log: Path, mode: Literal["x", "r+"]) -> TextIO:
+    """A run's log, opened and locked for as long as it is open: the system lets go of it when the process ends.
+
+    Raises:
+      BlockingIOError: where another process has it.
+    """
+    file = log.open(mode, encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    except OSError:
+        pass  # a file system without locks: a run there is better than none
+    return file
 
 
 def run_number(folder: Path) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import resource
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from fuyu_jax.runs.errors import UserError
 
 PACKAGES = (
     "fuyu-jax",
@@ -49,6 +52,18 @@ def make_manifest(data: Mapping[str, Any], seeds: Mapping[str, int]) -> dict[str
         "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith(("JAX_", "XLA_"))},
         "data": dict(data),
     }
+
+
+def check_data(manifest: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuses to go on with other data than those of a run's manifest.
+
+    Raises:
+      UserError: naming the first split whose digest differs.
+    """
+    saved = json.loads(manifest.read_text(encoding="utf-8"))["data"]
+    for split, about in data.items():
+        if saved[split]["sha256"] != about["sha256"]:
+            raise UserError(f"the tasks of {split} are not those of {manifest}; go on with the version that began it.")
 
 
 def package_versions() -> dict[str, str]:

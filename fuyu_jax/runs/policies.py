@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,6 +28,7 @@ from fuyu_jax.runs.checkpoints import (
     save_checkpoint,
 )
 from fuyu_jax.runs.errors import UserError
+from fuyu_jax.runs.folder import remove_drafts
 from fuyu_jax.runs.manifest import package_versions
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.settings import PilotSettings
@@ -36,7 +38,7 @@ from vm.types import THREEFRY
 MACHINE = vm.DEFAULT_SETTINGS
 TRAIN_LENGTH, LONGEST = 5, 7  # instructions of the longest train prompt, and of the longest of all
 INIT, CLONING, UPDATING = range(3)  # what a run's key is folded with
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, TRAINING = "checkpoints", "training"
 
 
 class BuiltPolicy(NamedTuple):
@@ -152,13 +154,28 @@ class PolicyFolder:
         number = {path.name: read_metadata(path)["number"] for path in folders}
         return sorted(number, key=number.__getitem__)
 
+    @property
+    def training(self) -> Path:
+        """Where the points are that training can go on from."""
+        return self.path / TRAINING
+
+    def keep_only(self, phases: Sequence[str]) -> None:
+        """Removes the policies of other phases, and what a process that is gone left half written."""
+        remove_drafts(self.path)
+        remove_drafts(self.training)
+        for path in [path for path in self.path.glob("*") if _is_phase(path) and path.name not in phases]:
+            draft = path.with_name(f".{path.name}.tmp")
+            os.rename(path, draft)  # a folder that is half removed must not look like a policy
+            remove_drafts(self.path)
+
     def load(self, phase: str, like: nnx.State, expected: Mapping[str, Any]) -> Restored:
         """A phase's trained parameters, in the structure of `like`; see `load_checkpoint`."""
         return load_checkpoint(self.path / phase, like, expected)
 
 
 def _is_phase(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")  # saves that were cut short begin with a dot
+    """Whether a folder holds a policy; saves that were cut short begin with a dot."""
+    return path.is_dir() and not path.name.startswith(".") and path.name != TRAINING
 
 
 def about_policy(settings: PilotSettings, source: Mapping[str, Any], **more: Any) -> Metadata:

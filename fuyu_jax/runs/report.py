@@ -27,6 +27,7 @@ from fuyu_jax.runs.tables import (
 
 Row = Mapping[str, Any]
 
+REPORT = "report.md"
 ORACLE_MARK = "†"  # learned from the oracle beyond the demonstrations
 TARGETS_MARK = "‡"  # sees the public targets, or more
 
@@ -63,7 +64,7 @@ def write_report(folder: Path) -> Path:
     """Draws the figures of a run folder and writes its `report.md`, whose path is returned."""
     record = RunRecord.read(folder)
     figures = draw_all(record.tables, folder / "figures")
-    path = folder / "report.md"
+    path = folder / REPORT
     write_atomically(path, render_report(record, figures).encode())
     return path
 

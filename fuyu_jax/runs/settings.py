@@ -1,19 +1,15 @@
-"""The settings of a pilot run: one dataclass, from which the command line, its help and its checks are made."""
+"""The settings of a pilot run: one dataclass, from which its checks and (in `arguments`) its command line are made."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import functools
-import operator
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fuyu_jax.runs.command_line import Parser
-from fuyu_jax.runs.errors import UserError as UserError
-from fuyu_jax.runs.fields import check, from_text, help_text, join_negative_values, metavar, setting, to_text
+from fuyu_jax.runs.errors import UserError
+from fuyu_jax.runs.fields import check, setting, to_text
 
 COPYING_ARMS = ("bc", "bc_continued", "bc_matched")  # they learn from the oracle's own path
 ARMS = (*COPYING_ARMS, "grpo_terminal", "grpo_echo", "dagger", "expert_iteration", "process_dpo", "awr")
@@ -28,7 +24,9 @@ PLACEMENTS = ("first", "nearest")
 HEADS = ("flat", "factored")
 STOP_HEADS = ("separate", "joint")
 STARTS = ("mixed", "blank", "corrupted")
-PLACES = ("out", "checkpoint_dir", "bc_from")  # where a run reads and writes, not what it computes
+# Where a run reads, and where and when it writes: not what it computes.
+PLACES = ("out", "checkpoint_dir", "bc_from", "save_every", "keep")
+PROGRAM = "experiments/pilot.py"
 MAX_BUDGET = 16
 MAX_SEED = 2**30 - 1  # twice it still seeds a task stream
 
@@ -65,6 +63,10 @@ class PilotSettings:
     out: str | None = setting(None, "folder of the run, new or empty (default: the next number under runs/)")
     checkpoint_dir: str | None = setting(None, "folder for the policies (default: checkpoints/ in the run's folder)")
     bc_from: str | None = setting(None, "run whose copied policy is taken (default: a shared one, made when missing)")
+    save_every: float = setting(
+        60.0, "seconds between points that --resume goes on from (0: every one there is)", low=0.0, high=1e9
+    )
+    keep: int = setting(2, "how many of these points are kept (-1: all)", low=-1, high=1_000_000)
 
     bc_updates: int = setting(300, "updates of behaviour cloning", low=1, high=1_000_000)
     bc_epochs: int = setting(2, "parts of behaviour cloning; the policy is measured after each", low=1, high=100)
@@ -185,6 +187,8 @@ class PilotSettings:
             raise UserError(
                 "--stop_head is 'separate' but factored heads have STOP among their kinds; use joint, or --heads flat."
             )
+        if self.keep == 0:
+            raise UserError("--keep is 0 but a run has to be able to go on; use at least 1, or -1 to keep all.")
         if self.bc_epochs > self.bc_updates:
             raise UserError(f"--bc_epochs is {self.bc_epochs}; use at most --bc_updates, {self.bc_updates}.")
         if self.rounds > self.updates:
@@ -203,16 +207,18 @@ class PilotSettings:
         }
         return cls(**values)
 
+    def options(self) -> dict[str, str]:
+        """The fewest options that give these settings again, but for places, as texts by name."""
+        named = {"arm": self.arm, "preset": self.preset, "recipe": self.recipe, "seed": self.seed}
+        base = {**_defaults(), **chosen_values(self.arm, self.preset, self.recipe), "recipe": "guarded"}
+        others = {key: value for key, value in vars(self).items() if key not in (*named, *PLACES)}
+        kept = {key: value for key, value in others.items() if value != base[key]}
+        return {key: to_text(value) for key, value in (named | kept).items() if key != "recipe" or value != base[key]}
+
     def command(self) -> str:
         """The shortest command that repeats this run in a folder of its own."""
-        base = {**_defaults(), **_named_values(self.arm, self.preset, self.recipe)}
-        words = ["python", "experiments/pilot.py", "--arm", self.arm, "--preset", self.preset]
-        words += ["--recipe", self.recipe] if self.recipe != "guarded" else []
-        words += ["--seed", str(self.seed)]
-        for key, value in vars(self).items():
-            if key not in ("arm", "preset", "recipe", "seed", *PLACES) and value != base[key]:
-                words += [f"--{key}", to_text(value)]
-        return shlex.join(words)
+        options = (word for name, text in self.options().items() for word in (f"--{name}", text))
+        return shlex.join(["python", PROGRAM, *options])
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -272,44 +278,11 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def parse_runs(argv: Sequence[str]) -> list[PilotSettings]:
-    """The settings of each run that a command line asks for: one, or one for each of `--seeds`.
+def chosen_values(arm: str, preset: str, recipe: str) -> dict[str, Any]:
+    """What arm, preset and recipe set in place of the defaults.
 
-    They are the arm's sizes, then the preset's and the recipe's values, the arm's nature and what is given. With
-    several seeds each run has a folder of its own inside `--out`.
-
-    Raises:
-      UserError: one sentence, for an unknown option or value.
-      SystemExit: with status 0, after printing the help, for `--help`.
+    The arm's nature wins over the recipe, that over the preset, and the arm's sizes come last.
     """
-    given = vars(_parser().parse_args(join_negative_values(argv)))
-    seeds = given.pop("seeds", None)
-    if seeds is None:
-        return [_resolve(given)]
-    if "seed" in given:
-        raise UserError("both --seed and --seeds are given; leave one of them out.")
-    runs = [_resolve({**given, "seed": seed}) for seed in seeds]
-    if len({run.seed for run in runs}) < len(runs):
-        raise UserError(f"--seeds is {' '.join(seeds)}; give each seed once.")
-    if "out" not in given:
-        return runs
-    return [dataclasses.replace(run, out=f"{run.out}/seed_{run.seed}") for run in runs]
-
-
-def _resolve(given: Mapping[str, str]) -> PilotSettings:
-    """One run's settings from the texts of the options that are given."""
-    fields = {item.name: item for item in dataclasses.fields(PilotSettings)}
-    overrides = {name: from_text(fields[name], text) for name, text in given.items()}
-    named = {name: overrides.get(name, fields[name].default) for name in ("preset", "recipe", "arm")}
-    for name, value in named.items():
-        check(fields[name], value)
-    base = _named_values(**named)
-    implied = [values for (name, value), values in IMPLIED.items() if overrides.get(name) == value]
-    return PilotSettings(**functools.reduce(operator.or_, [base, *implied, overrides]))
-
-
-def _named_values(arm: str, preset: str, recipe: str) -> dict[str, Any]:
-    """What an arm, a preset and a recipe set, where they differ from the defaults."""
     return {**ARM_SIZES.get(arm, {}), **PRESETS[preset], **RECIPES[recipe], **ARM_DEFAULTS.get(arm, {})}
 
 
@@ -320,22 +293,6 @@ def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
         return False
     rewarded = config["reward"] == "reachability" or config.get("shaping") == "fixed"
     return arm in ("bc_matched", "dagger", "process_dpo") or config["anchor_weight"] > 0 or rewarded
-
-
-def _parser() -> Parser:
-    """The command line, made from the fields. Values stay text, and options that are not given leave no trace."""
-    parser = Parser(
-        prog="pilot.py",
-        description="Copies the oracle, runs a decision update, measures both against every baseline, writes a report.",
-        epilog="Sizes come from --preset, cures from --recipe; an option that is given wins over both.",
-        argument_default=argparse.SUPPRESS,
-    )
-    for item in dataclasses.fields(PilotSettings):
-        names = [f"--{name}" for name in (item.name, *item.metadata["aliases"])]
-        text = help_text(item, {**PRESETS, "recipe original": RECIPES["original"]})
-        parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"))
-    parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
-    return parser
 
 
 def _defaults() -> dict[str, Any]:

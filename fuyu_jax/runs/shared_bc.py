@@ -14,15 +14,16 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
 from fuyu_jax.evaluate.metrics import COPIED_PHASE
+from fuyu_jax.learn.demos import TaskSource
 from fuyu_jax.runs.checkpoints import DamagedCheckpoint, first_difference, tree_digest
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
@@ -64,17 +65,6 @@ class CopiedEpoch(NamedTuple):
     position: dict[str, int]
 
 
-class Demonstrations(Protocol):
-    """A source of demonstrations that can go on from where another one stopped."""
-
-    @property
-    def position(self) -> dict[str, int]:
-        """Which demonstrations come next."""
-
-    def move_to(self, position: Mapping[str, int]) -> None:
-        """Goes on at a position."""
-
-
 def copying_recipe(settings: PilotSettings, built: BuiltPolicy) -> Recipe:
     """Everything that decides the copied policies: equal recipes give equal ones, on the same kind of device."""
     return {
@@ -107,7 +97,14 @@ def code_digest(root: Path = SOURCE_ROOT) -> str:
     return digest.hexdigest()
 
 
-def read_epochs(policies: PolicyFolder, log: Path, recipe: Recipe, like: nnx.State) -> list[CopiedEpoch]:
+def lasting(recipe: Recipe) -> Recipe:
+    """A recipe without what may change between two runs of it: code, packages and devices."""
+    return {name: recipe[name] for name in ("settings", "model", "initial_parameters", "tokens")}
+
+
+def read_epochs(
+    policies: PolicyFolder, log: Path, recipe: Recipe, like: nnx.State, count: int | None = None
+) -> list[CopiedEpoch]:
     """The epochs of copying that a run or an entry holds.
 
     Args:
@@ -115,6 +112,7 @@ def read_epochs(policies: PolicyFolder, log: Path, recipe: Recipe, like: nnx.Sta
       log: its `train_log.csv`.
       recipe: with what each policy's own must agree.
       like: trained parameters of the same structure.
+      count: how many of the epochs are read; None reads all.
 
     Raises:
       DamagedCheckpoint: where a policy or the log is missing or damaged.
@@ -125,7 +123,7 @@ def read_epochs(policies: PolicyFolder, log: Path, recipe: Recipe, like: nnx.Sta
         rows = copying_rows(log)
     except (OSError, ValueError, KeyError) as error:
         raise DamagedCheckpoint(f"{log} cannot be read ({error}); copy the run again.") from None
-    for number, phase in enumerate(copied_phases(settings["bc_epochs"]), start=1):
+    for number, phase in enumerate(copied_phases(settings["bc_epochs"])[:count], start=1):
         restored = policies.load(phase, like, {"copying": recipe})
         before, last = (settings["bc_updates"] * n // settings["bc_epochs"] for n in (number - 1, number))
         mine = [row for row in rows if before < int(row["update"]) <= last]
@@ -151,11 +149,10 @@ def epochs_of_run(run: Path, recipe: Recipe, like: nnx.State) -> list[CopiedEpoc
     if difference := first_difference(config, recipe["settings"]):
         name, there, here = difference
         raise UserError(f"--bc_from: {run} was made with --{name} {there}, but here it is {here}; give the same.")
-    wanted = {name: recipe[name] for name in ("settings", "model", "initial_parameters", "tokens")}
     policies = PolicyFolder.of_run(run)
     if not policies.path.is_dir() and config.get("checkpoint_dir"):
         policies = PolicyFolder.of_run(run, config["checkpoint_dir"])
-    return read_epochs(policies, run / TRAIN_LOG, wanted, like)
+    return read_epochs(policies, run / TRAIN_LOG, lasting(recipe), like)
 
 
 @dataclass(frozen=True)
@@ -214,32 +211,40 @@ def _publish(draft: Path, entry: Path) -> None:
 
 
 def copied_epochs(
-    shelf: Shelf,
+    shelf: Shelf | None,
     recipe: Recipe,
     like: nnx.State,
     train: Callable[[], Iterator[nnx.State]],
     folder: RunFolder,
     counts: Counter[str],
-    demos: Demonstrations,
+    demos: TaskSource,
     bc_from: str | None = None,
+    earlier: Sequence[CopiedEpoch] | None = None,
 ) -> Iterator[CopiedEpoch]:
     """The epochs of copying, trained only where neither `bc_from` nor the shelf has them.
 
     Either way the run's train log, counts and demonstrations are afterwards as if it had trained.
 
     Args:
-      shelf: where copied policies are shared.
+      shelf: where copied policies are shared; None where they are not, as two versions of the code made them.
       recipe: what decides them.
       like: the parameters before training.
       train: trains, and hands out the trained parameters after each epoch.
       folder: the run's, to whose train log `train` writes.
-      counts: what the run used so far, which `train` counts on.
+      counts: what the run used so far, which `train` counts on; nothing before copying.
       demos: where `train` takes demonstrations from.
       bc_from: a run whose copied policies are taken.
+      earlier: the first epochs of the run's own copying, which `train` goes on with; None where it has not begun.
     """
-    found = epochs_of_run(Path(bc_from), recipe, like) if bc_from else shelf.find(recipe, like)
+    found = None
+    if earlier is None:
+        if bc_from:
+            found = epochs_of_run(Path(bc_from), recipe, like)
+        elif shelf is not None:
+            found = shelf.find(recipe, like)
     if found is None:
-        yield from shelf.add(recipe, _trained(recipe, train, folder, counts, demos))
+        epochs = _trained(recipe, train, folder, counts, demos, earlier or ())
+        yield from shelf.add(recipe, epochs) if shelf else epochs
         return
     for epoch in found:
         folder.append_csv(TRAIN_LOG, TRAIN_LOG_COLUMNS, epoch.rows)
@@ -253,10 +258,13 @@ def _trained(
     train: Callable[[], Iterator[nnx.State]],
     folder: RunFolder,
     counts: Counter[str],
-    demos: Demonstrations,
+    demos: TaskSource,
+    earlier: Sequence[CopiedEpoch],
 ) -> Iterator[CopiedEpoch]:
-    before, seen = Counter(counts), 0
-    for phase, trained in zip(copied_phases(recipe["settings"]["bc_epochs"]), train(), strict=True):
+    before = sum((Counter(epoch.counts) for epoch in earlier), Counter[str]())
+    seen = sum(len(epoch.rows) for epoch in earlier)
+    yield from earlier
+    for phase, trained in zip(copied_phases(recipe["settings"]["bc_epochs"])[len(earlier) :], train(), strict=True):
         rows = copying_rows(folder.path / TRAIN_LOG)[seen:]
         seen += len(rows)
         yield CopiedEpoch(phase, trained, rows, dict(counts - before), demos.position)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,9 @@ def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
         raise ValueError(f"{path} has the columns {unknown}, which are not among {list(columns)}.")
     if not path.exists() or header != list(columns):
         write_atomically(path, to_csv(columns, old).encode())
-    with path.open("a", encoding="utf-8", newline="") as file:
-        file.write(_lines(columns, rows))
+    text = _lines(columns, rows)
+    with named_errors(path), path.open("a", encoding="utf-8", newline="") as file:
+        file.write(text)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -132,8 +134,21 @@ def read_table(path: Path, text: Iterable[str]) -> list[dict[str, Any]]:
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file under a temporary name and moves it into place, so that no reader ever sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    try:
+        with named_errors(path):
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Errors of the system carry this file's name: those of writing, as on a full disk, come with none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _tidy(number: float | None) -> float | None:

@@ -166,7 +166,7 @@ def awr_arm(
             "tokens": policy.count_tokens(visits.tasks, visits.states.weight),
         }
 
-    return Arm(collect, lambda rows: state_shares(rows.visits.states, options.weights), loss)
+    return Arm(stream, collect, lambda rows: state_shares(rows.visits.states, options.weights), loss)
 
 
 @functools.partial(jax.jit, static_argnames="count")

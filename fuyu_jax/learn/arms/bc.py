@@ -11,10 +11,13 @@ from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.objective import ImitationWeights, Shares, echo_terms, imitation_terms, state_shares
 from fuyu_jax.learn.states import States, Teaching, oracle_states
 from fuyu_jax.learn.training import (
+    AtPoint,
     Gradients,
     Metrics,
+    TrainingPoint,
     accumulated_gradient,
     learning_rates,
+    pass_by,
     start_training,
     stop_if_diverged,
     take_step,
@@ -90,27 +93,40 @@ class Cloning:
         return loss, {**terms, **echo, "loss": loss, "tokens": self._policy.count_tokens(tasks, states.weight)}
 
 
-def clone(cloning: Cloning, params: Params, key: jax.Array, report: Report) -> Iterator[Params]:
+def clone(
+    cloning: Cloning,
+    params: Params,
+    key: jax.Array,
+    report: Report,
+    begin: TrainingPoint | None = None,
+    at_point: AtPoint = pass_by,
+) -> Iterator[Params]:
     """Train on the oracle's repairs and hand out the parameters after each epoch.
+
+    To go on from a point, the demonstrations have to be moved to where they were then.
 
     Args:
       cloning: demonstrations, sizes and weights.
       params: where to start.
       key: typed key.
       report: called after each update.
+      begin: a point of the same cloning to go on from; None begins with `params`.
+      at_point: called before each update, and before and after an epoch's parameters are handed out.
 
     Raises:
       Diverged: where gradients stop being finite.
     """
     options = cloning.options
     rate = learning_rates(options.learning_rate, options.updates)
-    state = start_training(params)
-    done = 0
-    for epoch in range(1, options.epochs + 1):
+    state, done, epochs_done = begin or TrainingPoint(start_training(params))
+    for epoch in range(epochs_done + 1, options.epochs + 1):
         while done < options.updates * epoch // options.epochs:
+            at_point(TrainingPoint(state, done, epoch - 1))
             gradient, metrics = cloning.gradient(state.params, jax.random.fold_in(key, done))
             done += 1
             state, step = take_step(state, gradient, rate(done))
             report(done, {**metrics, **step})
             stop_if_diverged(state, done)
+        at_point(TrainingPoint(state, done, epoch - 1))
         yield state.params
+    at_point(TrainingPoint(state, done, options.epochs))

@@ -80,7 +80,7 @@ def dagger_arm(
         visits = label_decisions(tasks, chosen, policy.settings, rollouts.teaching, repairs)
         return visits, {**signals, "oracle_labels": jnp.float32(chosen.action.size)}
 
-    return Arm(collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
+    return Arm(stream, collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
 
 
 def oracle_path_arm(
@@ -97,7 +97,7 @@ def oracle_path_arm(
         allowed = policy.rules.allowed(states.valid)
         return Visits(demos.tasks, states, allowed, states.solved), {"oracle_labels": labels}
 
-    return Arm(collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
+    return Arm(source, collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
 
 
 def label_loss(policy: Policy, options: LabelOptions) -> Loss:

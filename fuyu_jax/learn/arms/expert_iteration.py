@@ -98,4 +98,4 @@ def expert_arm(
         solved_tasks = jnp.mean(jnp.any(found.known, axis=1).astype(jnp.float32))
         return visits, {**signals, "solved_tasks": solved_tasks, "oracle_labels": jnp.float32(0.0)}
 
-    return Arm(collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))
+    return Arm(stream, collect, lambda rows: state_shares(rows.states, options.weights), label_loss(policy, options))

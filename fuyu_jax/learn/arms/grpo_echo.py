@@ -153,7 +153,7 @@ def grpo_arm(
             "tokens": policy.count_tokens(visits.tasks, visits.states.weight),
         }
 
-    return Arm(collect, share, loss)
+    return Arm(stream, collect, share, loss)
 
 
 def policy_terms(log_probs: jax.Array, rows: Credited, share: jax.Array, options: GrpoOptions) -> Metrics:

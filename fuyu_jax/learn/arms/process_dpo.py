@@ -163,7 +163,7 @@ def process_dpo_arm(
         tokens = policy.count_tokens(visits.tasks, visits.states.weight)
         return total, {**labels, **terms, **echo, "value_loss": value, "loss": total, "tokens": tokens}
 
-    return Arm(collect, share, loss)
+    return Arm(stream, collect, share, loss)
 
 
 @functools.partial(jax.jit, static_argnames=("pairs", "settings", "placement"))
