@@ -122,7 +122,7 @@ def test_bad_input_is_one_sentence_that_names_it(argv, parts):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_settings_made_in_python_are_checked_too(name):
-    bad = {bool: None, int: -1, float: -1.0, str: "", tuple: (3, 99)}.get(type(getattr(PilotSettings(), name)))
+    bad = {bool: None, int: -2, float: -1.0, str: "", tuple: (3, 99)}.get(type(getattr(PilotSettings(), name)))
     if bad is not None:
         with pytest.raises(UserError, match=f"--{name}"):
             PilotSettings(**{name: bad})
