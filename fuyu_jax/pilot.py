@@ -17,6 +17,7 @@ from flax import nnx
 from fuyu_jax import recipes
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
+from fuyu_jax.evaluate.episodes import record_episodes
 from fuyu_jax.evaluate.measure import CHUNK, EVALUATION_SEED, Labels, Roll, chunks, greedy, measure_policy, pass_at
 from fuyu_jax.evaluate.metrics import BUDGET, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
@@ -37,12 +38,13 @@ from fuyu_jax.runs.policies import (
     about_policy,
     build_policy,
 )
-from fuyu_jax.runs.progress import Progress
+from fuyu_jax.runs.progress import Progress, silence
 from fuyu_jax.runs.recorder import Recorder
-from fuyu_jax.runs.report import headline_text, write_report
+from fuyu_jax.runs.report import EPISODES, headline_text, write_report
 from fuyu_jax.runs.settings import PilotSettings, parse_runs
 from fuyu_jax.runs.shared_bc import Shelf, copied_epochs, copying_recipe, epochs_of_run
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
+from fuyu_jax.runs.tensorboard import EventFiles, check_tensorboard
 from vm.behaviour import EVALUATION_SPLITS
 from vm.oracle import Placement
 from vm.streams import split_manifest
@@ -56,8 +58,9 @@ DIAGNOSTIC_SPLIT = "val_mixed"
 def main(argv: Sequence[str]) -> None:
     """Run what a command line asks for, and print of each run the headline table and where its report is."""
     for settings in parse_runs(argv):
-        pilot = Pilot.prepare(settings)
-        pilot.run()
+        with silence(settings.quiet):
+            pilot = Pilot.prepare(settings)
+            pilot.run()
         report = write_report(pilot.folder.path)
         print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
 
@@ -86,6 +89,8 @@ class Pilot:
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
         RunFolder.check_free(settings.out)
+        if settings.tensorboard:
+            check_tensorboard()
         built = build_policy(settings)
         if settings.bc_from:
             epochs_of_run(Path(settings.bc_from), copying_recipe(settings, built), built.params.trained)
@@ -104,7 +109,8 @@ class Pilot:
         seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
         folder.write_json("dataset_manifest.json", make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        return cls(settings, folder, policies, Recorder(folder), built, splits)
+        record = Recorder(folder, EventFiles(folder.path).follow) if settings.tensorboard else Recorder(folder)
+        return cls(settings, folder, policies, record, built, splits)
 
     def run(self) -> None:
         """Train and measure every phase, and write the tables."""
@@ -142,6 +148,9 @@ class Pilot:
                 results["pass_at_8"][phase] = rates
             self._write_tables(measured, results)
             self.folder.log(f"{phase}: {self._says(measured[-1])}")
+        lanes = len(self.settings.budgets)
+        shown = record_episodes(self.built.reader, play, params, self.splits, lanes, phase)
+        self.folder.write_json_lines(EPISODES, shown)
         minutes = (time.monotonic() - started) / 60
         self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {peak_memory():.2f} GiB at most")
 

@@ -28,7 +28,8 @@ PLACEMENTS = ("first", "nearest")
 HEADS = ("flat", "factored")
 STOP_HEADS = ("separate", "joint")
 STARTS = ("mixed", "blank", "corrupted")
-PLACES = ("out", "checkpoint_dir", "bc_from")  # where a run reads and writes, not what it computes
+# Where a run reads and writes and what it shows on the way, not what it computes.
+PLACES = ("out", "checkpoint_dir", "bc_from", "quiet", "tensorboard")
 MAX_BUDGET = 16
 MAX_SEED = 2**30 - 1  # twice it still seeds a task stream
 
@@ -65,6 +66,8 @@ class PilotSettings:
     out: str | None = setting(None, "folder of the run, new or empty (default: the next number under runs/)")
     checkpoint_dir: str | None = setting(None, "folder for the policies (default: checkpoints/ in the run's folder)")
     bc_from: str | None = setting(None, "run whose copied policy is taken (default: a shared one, made when missing)")
+    quiet: bool = setting(False, "whether progress is left out")
+    tensorboard: bool = setting(False, "whether the train log is also written as TensorBoard events")
 
     bc_updates: int = setting(300, "updates of behaviour cloning", low=1, high=1_000_000)
     bc_epochs: int = setting(2, "parts of behaviour cloning; the policy is measured after each", low=1, high=100)
@@ -319,7 +322,9 @@ def _parser() -> Parser:
     for item in dataclasses.fields(PilotSettings):
         names = [f"--{name}" for name in (item.name, *item.metadata["aliases"])]
         text = help_text(item, {**PRESETS, "recipe original": RECIPES["original"]})
-        parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"))
+        # A switch that is named without a value is switched on.
+        value: Any = {"nargs": "?", "const": "1"} if isinstance(item.default, bool) else {}
+        parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"), **value)
     parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
     return parser
 
