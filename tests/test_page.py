@@ -91,7 +91,9 @@ def test_no_script_runs_but_those_of_the_page(html, read):
     assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
     assert policy.startswith("default-src 'none'")
     source = "".join(scripts)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser", source)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser", source
+    )
 
 
 def test_the_page_carries_the_episodes_unchanged(read, run):
