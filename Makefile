@@ -19,6 +19,10 @@ slow: .venv/installed-test
 parity: .venv/installed-parity
 	$(BIN)/python -m pytest -m parity $(ARGS)
 
+# Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver).
+browser: .venv/installed-browser
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
 lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +51,8 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable '.[test,parity]'
 	touch $@ .venv/installed-test .venv/installed
 
-.PHONY: pilot smoke test slow parity lint wheel-test clean
+.venv/installed-browser: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[test,browser]'
+	touch $@ .venv/installed-test .venv/installed
+
+.PHONY: pilot smoke test slow parity browser lint wheel-test clean

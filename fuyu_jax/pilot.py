@@ -19,6 +19,7 @@ from flax import nnx
 from fuyu_jax import recipes
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnosis import Diagnosis
+from fuyu_jax.evaluate.episodes import record_episodes
 from fuyu_jax.evaluate.measure import EVALUATION_SEED, Labels, chunks, greedy, measure_policy, pass_at
 from fuyu_jax.evaluate.metrics import BUDGET, COPIED_PHASE, metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
@@ -43,13 +44,14 @@ from fuyu_jax.runs.policies import (
     about_policy,
     build_policy,
 )
-from fuyu_jax.runs.progress import Progress
+from fuyu_jax.runs.progress import Progress, silence
 from fuyu_jax.runs.recorder import TRAIN_LOG, Recorder
-from fuyu_jax.runs.report import REPORT, headline_text, write_report
+from fuyu_jax.runs.report import EPISODES, REPORT, headline_text, write_report
 from fuyu_jax.runs.saver import Saver
 from fuyu_jax.runs.settings import PROGRAM, PilotSettings
 from fuyu_jax.runs.shared_bc import Recipe, Shelf, copied_epochs, copying_recipe, epochs_of_run, lasting, read_epochs
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS
+from fuyu_jax.runs.tensorboard import EventFiles, check_tensorboard
 from vm.behaviour import EVALUATION_SPLITS
 from vm.oracle import Placement
 from vm.streams import split_manifest
@@ -69,11 +71,12 @@ def main(argv: Sequence[str]) -> None:
             if asked.resume and (report := asked.resume / REPORT).exists():
                 print(f"the run in {asked.resume} is finished; its report is {report}")
                 continue
-            with interrupts.at_once():
-                pilot = Pilot.prepare(settings, interrupts, asked.resume)
-            with contextlib.closing(pilot.folder):
-                report = pilot.run()
-                print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
+            with silence(settings.quiet):
+                with interrupts.at_once():
+                    pilot = Pilot.prepare(settings, interrupts, asked.resume)
+                with contextlib.closing(pilot.folder):
+                    report = pilot.run()
+            print(f"\n{headline_text(pilot.folder.path)}\n\nreport: {report}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class Pilot:
         """
         if resume is None:
             RunFolder.check_free(settings.out)
+        if settings.tensorboard:
+            check_tensorboard()
         built = build_policy(settings)
         recipe = copying_recipe(settings, built)
         if settings.bc_from:
@@ -139,7 +144,7 @@ class Pilot:
             seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
             folder.write_json(MANIFEST, make_manifest(manifests, seeds) | {"model": built.source})
         folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        record = Recorder(folder)
+        record = Recorder(folder, EventFiles(folder.path).follow) if settings.tensorboard else Recorder(folder)
         points = Points.of_run(policies, settings, built.params, recipe)
         saver = Saver(points, folder, policies, record, settings.save_every, interrupts)
         if resume is not None:
@@ -161,6 +166,8 @@ class Pilot:
             for phase, params in self._guarded(play):
                 with self.interrupts.at_once():
                     self._measure(phase, params, play, diagnosis)
+            with self.interrupts.at_once():
+                self._write_episodes(play)
             self.saver.check()
             minutes, memory = (time.monotonic() - started) / 60, peak_memory()
             self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {memory:.2f} GiB at most")
@@ -170,6 +177,13 @@ class Pilot:
             self.folder.log("interrupted")
             command = shlex.join(["python", PROGRAM, "--resume", str(self.folder.path)])
             raise Interrupted(error.number, f"interrupted; go on with: {command}") from None
+
+    def _write_episodes(self, play: Play) -> None:
+        """Episodes of the last policy, step by step."""
+        phase = self.saver.measured.phases[-1]
+        lanes = len(self.settings.budgets)
+        shown = record_episodes(self.built.reader, play, self._params_of(phase), self.splits, lanes, phase)
+        self.folder.write_json_lines(EPISODES, shown)
 
     def _measure(self, phase: str, params: Params, play: Play, diagnosis: Diagnosis) -> None:
         """Everything that is measured of one phase, written."""
@@ -231,7 +245,15 @@ class Pilot:
             signals = functools.partial(self.record.signals, settings.arm)
             options = recipes.update_options(settings)
             rounds = improve(
-                arm, self._copied(), cloning, options, update_key, report, signals, training, self.saver.at_point
+                arm,
+                self._params_of(COPIED_PHASE),
+                cloning,
+                options,
+                update_key,
+                report,
+                signals,
+                training,
+                self.saver.at_point,
             )
             for number, params in enumerate(rounds, start=first + 1):
                 phase = f"{settings.arm}_r{number}_policy"
@@ -282,9 +304,9 @@ class Pilot:
 
         return report
 
-    def _copied(self) -> Params:
-        """The copied policy, as it was saved."""
-        return self.built.params._replace(trained=self.policies.load(COPIED_PHASE, self.built.params.trained, {}).tree)
+    def _params_of(self, phase: str) -> Params:
+        """A phase's policy, as it was saved."""
+        return self.built.params._replace(trained=self.policies.load(phase, self.built.params.trained, {}).tree)
 
     def _save(self, phase: str, params: Params, **more: Any) -> None:
         """Saves a phase's policy, and the point that it was reached at."""
@@ -314,7 +336,7 @@ class Pilot:
         lanes = len(self.settings.budgets)
         diagnosis = Diagnosis(self.built.reader, play, tasks, placement, lanes)
         if COPIED_PHASE in self.saver.measured.phases:
-            diagnosis.refer_to(self._copied())
+            diagnosis.refer_to(self._params_of(COPIED_PHASE))
         return diagnosis
 
     def _write_tables(self) -> None:

@@ -55,7 +55,7 @@ def written(runs, tmp_path_factory):
 
 def test_every_file_and_the_verdict(written):
     names = {path.name for path in written.iterdir()}
-    tables = {"policies.csv", "comparisons.csv", "seeds.csv", "clauses.csv"}
+    tables = {"policies.csv", "comparisons.csv", "seeds.csv", "clauses.csv", "compare.html"}
     assert names == tables | {"compare.md", "compare.json", "accuracy.png", "differences.png", "experiment_log.md"}
     text = (written / "compare.md").read_text()
     assert "### grpo_echo†: PASS" in text and "nan" not in text.lower()
@@ -84,7 +84,7 @@ def test_numbers_follow_from_the_outcomes(runs, written):
 
 def test_the_order_of_runs_changes_nothing(runs, written, tmp_path):
     assert run_main(compare.main, [*map(str, runs[::-1]), "--out", str(tmp_path / "out")]) == 0
-    for name in ("compare.md", "compare.json", "comparisons.csv", "differences.png"):
+    for name in ("compare.md", "compare.html", "compare.json", "comparisons.csv", "differences.png"):
         assert (tmp_path / "out" / name).read_bytes() == (written / name).read_bytes()
 
 

@@ -24,8 +24,8 @@ LITTLE = shlex.split(
 PHASES = ["bc_policy_e1", "bc_policy", "grpo_echo_r1_policy", "grpo_echo_r2_policy"]
 MODES = ["forced", "learned", "value_gated", "verified"]
 FILES = [
-    "checkpoints", "config.json", "dataset_manifest.json", "experiment_log.md", "metrics.csv", "outcomes.csv",
-    "report.md", "results.json", "train_log.csv",
+    "checkpoints", "config.json", "dataset_manifest.json", "episodes.jsonl", "experiment_log.md", "metrics.csv",
+    "outcomes.csv", "report.html", "report.md", "results.json", "train_log.csv",
 ]  # fmt: skip
 
 

@@ -55,8 +55,9 @@ def test_the_machine_knows_jax_numpy_and_chex_only(path):
 
 
 def test_everything_imported_is_declared():
-    """The Gymnasium wrapper alone needs an extra."""
-    lines = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["gym"]
+    """The Gymnasium wrapper and TensorBoard events need extras."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    lines = PROJECT["project"]["dependencies"] + extras["gym"] + extras["tensorboard"]
     declared = {re.match(r"[\w-]+", line)[0].replace("-", "_").lower() for line in lines}
     modules = {"orbax_checkpoint": "orbax"}
     declared = {modules.get(name, name) for name in declared}

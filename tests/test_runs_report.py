@@ -5,8 +5,11 @@ import re
 import pytest
 from run_samples import sample_outcomes, sample_train_log, write_run
 
-from fuyu_jax.runs.markdown import data_table, escape, interval, number, percent, points, table
-from fuyu_jax.runs.report import RunRecord, answer, headline_text, write_report
+from fuyu_jax.runs.document import Bullets, Code, Table, Text, code
+from fuyu_jax.runs.markdown import escape, parts_text, table, table_of
+from fuyu_jax.runs.report import answer, headline_text, write_report
+from fuyu_jax.runs.report_tables import RunRecord, data_table
+from fuyu_jax.runs.wording import between, interval, number, percent, points
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,7 @@ def test_the_report_has_every_part(report):
     for heading in ("Training diagnostics", "Figures", "What ran", "How to read this folder"):
         assert f"## {heading}" in text
     assert "python experiments/pilot.py --arm grpo_echo --preset pilot --seed 3" in text
-    assert "0123abc, with local changes" in text
+    assert "`0123abc`, with local changes" in text
     assert "Qwen Fuyu VM GRPO-ECHO experiment report (2026-06-24)" in text
     assert "123456" in text  # a count from results.json
     assert not re.search(r"\b(nan|None)\b", text)
@@ -163,12 +166,21 @@ def test_numbers_in_words():
     assert points(0.031) == "+3.1" and points(-0.029) == "-2.9"
     assert interval(0.5, 0.4, 0.6) == "50.0 % (40.0 to 60.0)" and interval(0.5, None, None) == "50.0 %"
     assert number(1234567) == "1,234,567" and number(0.12345) == "0.1235" and number(None) == ""
-    assert number("a|b") == "a\\|b" and number(1e-9) == "1e-09"
+    assert number("a|b") == "a|b" and number(1e-9) == "1e-09"
+    assert between(0.1, -0.2) == "+10.0 to -20.0" and between(None, 0.1) == ""
 
 
 def test_tables():
     assert table(["a"], []) == "*No data.*"
-    shown = data_table([{"name": "x", "n": 1}, {"name": "y", "m": 0.5}])
+    shown = table_of(data_table([{"name": "x", "n": 1}, {"name": "y", "m": 0.5}]))
     assert [cells(line) for line in shown.splitlines()[2:]] == [["x", "1", ""], ["y", "", "0.5"]]
-    long = data_table([{"n": index} for index in range(601)], most=60)
-    assert len(long.splitlines()) == 2 + 55 + 2 and long.endswith("*One row in 11 of 601.*")
+    long = table_of(data_table([{"n": index} for index in range(601)], most=60))
+    assert len(long.splitlines()) == 2 + 55 + 2 and long.endswith("One row in 11 of 601.")
+    assert cells(table_of(Table(["a|b"], [["<c>"]])).splitlines()[2]) == ["\\<c\\>"]
+
+
+def test_words_are_plain_but_for_code():
+    assert parts_text([Text("a `b_*` *c* ` d"), Bullets(["<x>", code("`y`\nz")])]) == (
+        "a `b_*` \\*c\\* ` d`\n\n- \\<x\\>\n- `'y' z`"
+    )
+    assert parts_text([Code("a ``` b")]) == "````\na ``` b\n````"

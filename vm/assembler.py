@@ -51,6 +51,18 @@ def disassemble(program: Program, settings: Settings = DEFAULT_SETTINGS) -> str:
     Raises:
       ValueError: where a slot holds no opcode, or an argument outside 0..A-1 that its opcode reads.
     """
+    words = slot_words(program, settings)
+    while words and words[-1] == "NOP":
+        words.pop()
+    return "; ".join(words)
+
+
+def slot_words(program: Program, settings: Settings = DEFAULT_SETTINGS) -> list[str]:
+    """The instruction of each of one program's L slots, as `disassemble` writes it.
+
+    Raises:
+      ValueError: as `disassemble` does.
+    """
     ops, args = (np.asarray(field).tolist() for field in program)
     words = []
     for slot, (op, arg) in enumerate(zip(ops, args, strict=True)):
@@ -59,6 +71,4 @@ def disassemble(program: Program, settings: Settings = DEFAULT_SETTINGS) -> str:
         if READS_ARG[op] and not 0 <= arg < settings.args:
             raise ValueError(f"slot {slot} holds {OPCODES[op]} {arg}; use an argument 0 to {settings.args - 1}.")
         words.append(f"{OPCODES[op]} {arg}" if READS_ARG[op] else OPCODES[op])
-    while words and words[-1] == "NOP":
-        words.pop()
-    return "; ".join(words)
+    return words

@@ -18,11 +18,12 @@ from fuyu_jax.runs.command_line import Parser, rising_numbers, whole_number
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest
-from fuyu_jax.runs.markdown import percent, table
+from fuyu_jax.runs.markdown import table
 from fuyu_jax.runs.policies import LoadedPolicy, load_policy, read_config
 from fuyu_jax.runs.progress import Progress
 from fuyu_jax.runs.settings import MAX_BUDGET, PilotSettings
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS, write_atomically
+from fuyu_jax.runs.wording import percent
 from fuyu_jax.tokenizer import load_tokenizer
 from vm.behaviour import EVALUATION_SPLITS, SPLITS
 from vm.streams import split_manifest, tasks_digest

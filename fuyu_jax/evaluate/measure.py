@@ -48,16 +48,21 @@ def lane_keys(key: jax.Array, index: jax.Array, lanes: int) -> jax.Array:
 
 
 def chunks(tasks: Tasks, size: int = CHUNK) -> list[tuple[slice, TaskArrays]]:
-    """The tasks in parts of one size; the last is filled up with its own tasks again, so that nothing recompiles.
+    """The tasks in parts of one size, as `array_chunks` has them."""
+    return array_chunks(tasks.arrays, len(tasks), size)
 
-    Each part comes with the slice of the tasks that it holds first.
+
+def array_chunks(arrays: Any, count: int, size: int = CHUNK) -> list[tuple[slice, Any]]:
+    """A tree of arrays `[count, ...]` in parts of one size; the last is filled up with its own rows again.
+
+    So nothing recompiles. Each part comes with the slice of the rows that it holds first.
     """
     parts = []
-    for first in range(0, len(tasks), size):
+    for first in range(0, count, size):
         rows = np.arange(first, first + size)
-        rows = first + (rows - first) % (len(tasks) - first)
-        part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], tasks.arrays)
-        parts.append((slice(first, min(first + size, len(tasks))), part))
+        rows = first + (rows - first) % (count - first)
+        part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays)
+        parts.append((slice(first, min(first + size, count)), part))
     return parts
 
 

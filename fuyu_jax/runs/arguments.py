@@ -119,7 +119,9 @@ def _parser() -> Parser:
     for item in FIELDS.values():
         names = [f"--{name}" for name in (item.name, *item.metadata["aliases"])]
         text = help_text(item, {**PRESETS, "recipe original": RECIPES["original"]})
-        parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"))
+        # A switch that is named without a value is switched on.
+        value: Any = {"nargs": "?", "const": "1"} if isinstance(item.default, bool) else {}
+        parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"), **value)
     parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
     parser.add_argument(
         "--config", metavar="FILE", help="repeat the run with this config.json; an option that is given wins over it"

@@ -12,13 +12,16 @@ import numpy as np
 from fuyu_jax.evaluate.metrics import ALL_SPLITS, BUDGET, COPIED_PHASE, at_budget, headline, rates, sample_std
 from fuyu_jax.gate import Verdict, decide
 from fuyu_jax.gate.decision import MOST_ARMS, Comparison
+from fuyu_jax.runs import markdown, page
+from fuyu_jax.runs.document import Bullets, Document, Fold, Heading, Image, Part, Section, Table, Text, code
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.groups import Group, group_runs, is_candidate, make_study
-from fuyu_jax.runs.markdown import escape, number, percent, points, table
 from fuyu_jax.runs.plotting import Axis, bars
 from fuyu_jax.runs.reading import FinishedRun, read_object
-from fuyu_jax.runs.report import ORACLE_MARK
+from fuyu_jax.runs.report_tables import ORACLE_MARK, data_table
+from fuyu_jax.runs.tables import write_atomically
+from fuyu_jax.runs.wording import between, number, percent, points
 
 Row = dict[str, Any]
 
@@ -87,7 +90,7 @@ def compare_runs(runs: Sequence[FinishedRun], arms: Sequence[str] | None = None)
 
 
 def write_comparison(compared: ComparedRuns, folder: RunFolder) -> None:
-    """Writes `compare.md`, `compare.json`, a CSV of each table and the charts."""
+    """Writes `compare.md`, `compare.html`, `compare.json`, a CSV of each table and the charts."""
     folder.write_csv("policies.csv", POLICY_COLUMNS, compared.policies)
     folder.write_csv("comparisons.csv", COMPARISON_COLUMNS, compared.comparisons)
     folder.write_csv("seeds.csv", SEED_COLUMNS, compared.seeds)
@@ -108,80 +111,96 @@ def write_comparison(compared: ComparedRuns, folder: RunFolder) -> None:
         },
     )
     _draw(compared, folder)
-    (folder.path / "compare.md").write_text(comparison_text(compared), encoding="utf-8")
+    document = make_document(compared)
+    write_atomically(folder.path / "compare.md", markdown.render(document).encode())
+    write_atomically(folder.path / "compare.html", page.render(document, folder.path).encode())
 
 
 def verdict_text(compared: ComparedRuns) -> str:
     """The gate's verdicts with each clause's figure, as Markdown."""
-    parts = []
-    for name, verdict in compared.verdicts.items():
-        marked = any(group.name == name and group.sees_oracle for group in compared.groups)
-        cells = [
+    return markdown.parts_text(_gate_parts(compared))
+
+
+def make_document(compared: ComparedRuns) -> Document:
+    """The report as plain data."""
+    differences = [
+        [_marked(row["arm"], row["oracle_labels"]), row["control"], row["measure"], row["split"]]
+        + [points(row["difference"]), between(row["low"], row["high"])]
+        for row in compared.comparisons
+    ]
+    seeds = [
+        [row["arm"], row["control"], str(row["seed"]), points(row["difference"])]
+        + [f"{row['gained']} / {row['lost']}", number(row["mcnemar_mid_p"])]
+        for row in compared.seeds
+    ]
+    names = list(dict.fromkeys(name for run in compared.runs for name in run["counts"]))
+    counts = [
+        [run["policy"], str(run["seed"]), *(number(run["counts"].get(name)) for name in names)] for run in compared.runs
+    ]
+    ran = [
+        f"{code(run['policy'])}, seed {run['seed']}: {code(run['command'])}, commit {code(run['commit'])}, "
+        + code(run["machine"])
+        for run in compared.runs
+    ]
+    header = ["arm", "control", "measure", "split", "difference, points", "95 % interval"]
+    sections = [
+        Section("The gate", _gate_parts(compared)),
+        Section(
+            "Policies",
             [
-                escape(clause.name + (f" ({clause.detail})" if clause.detail else "")),
+                _policy_table(compared),
+                Text("Mean over seeds ± sample standard deviation (n-1)."),
+                *_chart_parts("accuracy", "Accuracy at budget", accuracy_rows(compared)),
+            ],
+        ),
+        Section(
+            "Differences",
+            [
+                Table(header, differences, text_columns=4),
+                *_chart_parts("differences", "Differences with 95 % intervals", difference_rows(compared)),
+            ],
+        ),
+        Section(
+            "Each seed",
+            [Table(["arm", "control", "seed", "difference, points", "gained / lost", "McNemar mid-p"], seeds, 3)],
+        ),
+        Section("What each run used", [Table(["policy", "seed", *names], counts, text_columns=2)]),
+        Section("What ran", [Bullets(ran)]),
+    ]
+    says = (
+        f"Learned mode, K={BUDGET} (hard_composition K=12), paired by task and seed. {ORACLE_MARK} marks arms that saw "
+        "oracle labels beyond the copied demonstrations."
+    )
+    return Document("Arms compared", says, sections)
+
+
+def _gate_parts(compared: ComparedRuns) -> list[Part]:
+    parts: list[Part] = []
+    for name, verdict in compared.verdicts.items():
+        sees_oracle = any(group.name == name and group.sees_oracle for group in compared.groups)
+        clauses = [
+            [
+                clause.name + (f" ({clause.detail})" if clause.detail else ""),
                 points(clause.figure),
                 points(clause.limit),
                 "holds" if clause.holds else "fails",
             ]
             for clause in verdict.clauses
         ]
-        parts.append(f"### {escape(name)}{ORACLE_MARK if marked else ''}: {verdict.result}")
-        parts += [f"- {escape(reason)}" for reason in verdict.reasons]
-        parts.append(table(["clause", "figure, points", "limit, points", ""], cells))
-        parts.append(
-            f"One-sided p {number(verdict.p)}, Holm-adjusted over {len(compared.verdicts)}: "
-            f"{number(verdict.adjusted_p)}."
-        )
-    return "\n\n".join(parts) if parts else "*No arm was compared.*"
+        parts.append(Heading(f"{_marked(name, sees_oracle)}: {verdict.result}"))
+        parts += [Bullets(verdict.reasons)] if verdict.reasons else []
+        parts.append(Table(["clause", "figure, points", "limit, points", ""], clauses))
+        adjusted = f"Holm-adjusted over {len(compared.verdicts)}: {number(verdict.adjusted_p)}"
+        parts.append(Text(f"One-sided p {number(verdict.p)}, {adjusted}."))
+    return parts or [Text("No arm was compared.")]
 
 
-def comparison_text(compared: ComparedRuns) -> str:
-    """`compare.md`."""
-    differences = [
-        [
-            escape(row["arm"]) + (ORACLE_MARK if row["oracle_labels"] else ""),
-            escape(row["control"]),
-            escape(row["measure"]),
-            escape(row["split"]),
-            points(row["difference"]),
-            "" if row["low"] is None else f"{points(row['low'])} to {points(row['high'])}",
-        ]
-        for row in compared.comparisons
-    ]
-    seeds = [
-        [escape(row["arm"]), escape(row["control"]), str(row["seed"]), points(row["difference"])]
-        + [f"{row['gained']} / {row['lost']}", number(row["mcnemar_mid_p"])]
-        for row in compared.seeds
-    ]
-    names = list(dict.fromkeys(name for run in compared.runs for name in run["counts"]))
-    counts = [
-        [escape(run["policy"]), str(run["seed"]), *(number(run["counts"].get(name)) for name in names)]
-        for run in compared.runs
-    ]
-    ran = [
-        f"- {escape(run['policy'])}, seed {run['seed']}: `{run['command']}`, commit {run['commit']}, "
-        f"{escape(run['machine'])}"
-        for run in compared.runs
-    ]
-    sections = [
-        "# Arms compared",
-        f"Learned mode, K={BUDGET} (hard_composition K=12), paired by task and seed. {ORACLE_MARK} marks arms that saw "
-        "oracle labels beyond the copied demonstrations.",
-        "## The gate",
-        verdict_text(compared),
-        "## Policies",
-        _policy_table(compared),
-        "Mean over seeds ± sample standard deviation (n-1).",
-        "## Differences",
-        table(["arm", "control", "measure", "split", "difference, points", "95 % interval"], differences, 4),
-        "## Each seed",
-        table(["arm", "control", "seed", "difference, points", "gained / lost", "McNemar mid-p"], seeds, 3),
-        "## What each run used",
-        table(["policy", "seed", *map(escape, names)], counts, 2),
-        "## What ran",
-        "\n".join(ran),
-    ]
-    return "\n\n".join(sections) + "\n"
+def _chart_parts(name: str, title: str, rows: Sequence[Row]) -> list[Part]:
+    return [Image(f"{name}.png", title), Fold("The chart's data", data_table(rows))]
+
+
+def _marked(name: str, sees_oracle: bool) -> str:
+    return name + (ORACLE_MARK if sees_oracle else "")
 
 
 def _policy_rows(group: Group) -> list[Row]:
@@ -233,35 +252,43 @@ def _policy_means(compared: ComparedRuns) -> list[Row]:
     return means
 
 
-def _policy_table(compared: ComparedRuns) -> str:
+def _policy_table(compared: ComparedRuns) -> Table:
     cells = []
     for row in _policy_means(compared):
         spread = "" if row["std"] is None else f" ± {100 * row['std']:.1f}"
         shares = [percent(row[name]) for name in ("mean_accuracy_k048", *POLICY_COLUMNS[8:12])]
         cells.append(
-            [escape(row["policy"]) + (ORACLE_MARK if row["oracle_labels"] else ""), escape(row["phase"])]
-            + [str(row["seeds"]), percent(row["accuracy_at_budget"]) + spread, *shares, number(row["mean_steps"])]
+            [_marked(row["policy"], row["oracle_labels"]), row["phase"], str(row["seeds"])]
+            + [percent(row["accuracy_at_budget"]) + spread, *shares, number(row["mean_steps"])]
         )
-    return table(["policy", "phase", "seeds", *POLICY_COLUMNS[6:]], cells, text_columns=2)
+    return Table(["policy", "phase", "seeds", *POLICY_COLUMNS[6:]], cells, text_columns=2)
 
 
-def _draw(compared: ComparedRuns, folder: RunFolder) -> None:
-    title = "Accuracy at budget (bars: least and most of the seeds)"
-    axis = Axis(title, "policy", "when", "accuracy_at_budget", "solved", low="least", high="most")
-    rows = [
+def accuracy_rows(compared: ComparedRuns) -> list[Row]:
+    """What the chart of accuracies shows."""
+    return [
         row | {"when": "after copying" if row["phase"] == COPIED_PHASE else "after the last round"}
         for row in _policy_means(compared)
     ]
-    bars(folder.path / "accuracy.png", axis, rows)
-    changes = [
+
+
+def difference_rows(compared: ComparedRuns) -> list[Row]:
+    """What the chart of differences shows, in percentage points."""
+    return [
         {"split": row["split"], "against": f"{row['arm']} against {row['control']}"}
         | {name: None if row[name] is None else 100 * row[name] for name in ("difference", "low", "high")}
         for row in compared.comparisons
         if row["measure"] == "solved"
     ]
+
+
+def _draw(compared: ComparedRuns, folder: RunFolder) -> None:
+    title = "Accuracy at budget (bars: least and most of the seeds)"
+    axis = Axis(title, "policy", "when", "accuracy_at_budget", "solved", low="least", high="most")
+    bars(folder.path / "accuracy.png", axis, accuracy_rows(compared))
     title = "Differences with 95 % intervals"
     axis = Axis(title, "split", "against", "difference", "points", low="low", high="high", share=False)
-    bars(folder.path / "differences.png", axis, changes)
+    bars(folder.path / "differences.png", axis, difference_rows(compared))
 
 
 def _counts(run: FinishedRun) -> Mapping[str, Any]:

@@ -98,6 +98,11 @@ class RunFolder:
         text = json.dumps(_plain(data), indent=2, allow_nan=False, ensure_ascii=False)
         write_atomically(self.path / name, (text + "\n").encode())
 
+    def write_json_lines(self, name: str, records: Iterable[Any]) -> None:
+        """Writes records of plain data as JSON, one a line, with null where a number is NaN or infinite."""
+        lines = [json.dumps(_plain(record), allow_nan=False, ensure_ascii=False) + "\n" for record in records]
+        write_atomically(self.path / name, "".join(lines).encode())
+
     def write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Writes a table in place of what was there."""
         write_atomically(self.path / name, to_csv(columns, rows).encode())

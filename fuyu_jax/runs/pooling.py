@@ -23,9 +23,10 @@ from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.runs import original
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.figures import BASELINE_ARM
-from fuyu_jax.runs.markdown import percent, points, table
+from fuyu_jax.runs.markdown import table
 from fuyu_jax.runs.reading import MODE, FinishedRun, read_run
 from fuyu_jax.runs.tables import write_atomically
+from fuyu_jax.runs.wording import percent, points
 
 BASELINES = ("do_nothing", "random_valid", "oracle_search", "oracle_reference")
 README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")

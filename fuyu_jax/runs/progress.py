@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -13,8 +15,23 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 5.0
 
 
+_QUIET = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def silence(quiet: bool = True) -> Iterator[None]:
+    """No progress is shown inside, where `quiet`."""
+    token = _QUIET.set(quiet)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
+
+
 class Progress:
     """Progress of `total` steps: a bar on a terminal, else a plain line every few seconds and one at the end.
+
+    Inside `silence` nothing is shown.
 
     Args:
       label: what is being done.
@@ -33,6 +50,7 @@ class Progress:
         unit: str = "",
     ) -> None:
         """Starts the clock; nothing is shown yet."""
+        total = 0 if _QUIET.get() else total
         self._label, self._total, self._clock = label, total, clock
         self._stream = sys.stderr if stream is None else stream
         self._done, self._shown_steps, self._values = 0, -1, ""
@@ -49,7 +67,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(self._values.removeprefix(", "), refresh=False)
             self._bar.update(steps)
-        elif self._clock() - self._shown >= SECONDS_BETWEEN_LINES:
+        elif self._total and self._clock() - self._shown >= SECONDS_BETWEEN_LINES:
             self._show()
 
     def close(self) -> None:

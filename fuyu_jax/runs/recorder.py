@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -53,9 +53,9 @@ class Recorder:
       counts: what training used so far: updates, tokens without padding, decisions of rollouts.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        """Rows go to the folder's train log."""
-        self._folder = folder
+    def __init__(self, folder: RunFolder, watch: Callable[[], None] = lambda: None) -> None:
+        """Rows go to the folder's train log; after each, `watch` is called."""
+        self._folder, self._watch = folder, watch
         self._waiting: list[Mapping[str, Any]] = []
         self.counts: Counter[str] = Counter()
 
@@ -114,3 +114,4 @@ class Recorder:
         """Append one row."""
         row = {"phase": phase, "kind": kind, "update": update, **cells}
         self._folder.append_csv(TRAIN_LOG, TRAIN_LOG_COLUMNS, [row])
+        self._watch()

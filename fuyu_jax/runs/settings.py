@@ -24,8 +24,8 @@ PLACEMENTS = ("first", "nearest")
 HEADS = ("flat", "factored")
 STOP_HEADS = ("separate", "joint")
 STARTS = ("mixed", "blank", "corrupted")
-# Where a run reads, and where and when it writes: not what it computes.
-PLACES = ("out", "checkpoint_dir", "bc_from", "save_every", "keep")
+# Where a run reads, where and when it writes, and what it shows on the way: not what it computes.
+PLACES = ("out", "checkpoint_dir", "bc_from", "save_every", "keep", "quiet", "tensorboard")
 PROGRAM = "experiments/pilot.py"
 MAX_BUDGET = 16
 MAX_SEED = 2**30 - 1  # twice it still seeds a task stream
@@ -67,6 +67,8 @@ class PilotSettings:
         60.0, "seconds between points that --resume goes on from (0: every one there is)", low=0.0, high=1e9
     )
     keep: int = setting(2, "how many of these points are kept (-1: all)", low=-1, high=1_000_000)
+    quiet: bool = setting(False, "whether progress is left out")
+    tensorboard: bool = setting(False, "whether the train log is also written as TensorBoard events")
 
     bc_updates: int = setting(300, "updates of behaviour cloning", low=1, high=1_000_000)
     bc_epochs: int = setting(2, "parts of behaviour cloning; the policy is measured after each", low=1, high=100)

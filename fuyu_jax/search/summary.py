@@ -11,7 +11,8 @@ import numpy as np
 from fuyu_jax.evaluate.metrics import ALL_SPLITS
 from fuyu_jax.runs import plotting
 from fuyu_jax.runs.folder import RunFolder
-from fuyu_jax.runs.markdown import interval, points, table
+from fuyu_jax.runs.markdown import table
+from fuyu_jax.runs.wording import interval, points
 from fuyu_jax.search.curves import (
     AREA_COLUMNS,
     CURVE_COLUMNS,

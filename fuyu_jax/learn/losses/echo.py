@@ -17,6 +17,17 @@ def word_bytes(words: jax.Array) -> jax.Array:
     return (words[..., None] >> shifts) & 255
 
 
+def likeliest_outputs(echo: Echo) -> tuple[Value, jax.Array]:
+    """What ECHO predicts: the likeliest `Value[..., E]` and status int32 `[..., E]`, each part taken for itself."""
+    shifts = 8 * jnp.arange(BYTES, dtype=jnp.int32)
+    parts = jnp.argmax(echo.bytes, axis=-1).astype(jnp.int32)  # [..., E, W, 4]
+    words = jnp.sum(parts << shifts.reshape((1,) * (parts.ndim - 1) + (-1,)), axis=-1, dtype=jnp.int32)
+    kind, length, status = (
+        jnp.argmax(logits, axis=-1).astype(jnp.int32) for logits in (echo.type, echo.length, echo.status)
+    )
+    return Value(kind, length, words), status
+
+
 def echo_loss(echo: Echo, outputs: Value, status: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy of the next outputs, and whether the whole prediction is right.
 
