@@ -5,6 +5,7 @@ import numpy as np
 from fuyu_jax.evaluate.metrics import metrics_from_outcomes, summary
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.runs.folder import RunFolder
+from fuyu_jax.runs.report import EPISODES
 from fuyu_jax.runs.settings import PilotSettings
 from fuyu_jax.runs.tables import METRICS_COLUMNS, OUTCOMES_COLUMNS, TRAIN_LOG_COLUMNS
 
@@ -84,7 +85,7 @@ def sample_train_log(arm="grpo_echo", rounds=2):
     return rows
 
 
-def write_run(path, outcomes=None, train_log=None, manifest=None, **overrides):
+def write_run(path, outcomes=None, train_log=None, manifest=None, episodes=None, **overrides):
     """A whole run folder but its report and figures."""
     outcomes = sample_outcomes() if outcomes is None else outcomes
     folder = RunFolder.create(str(path), "sample")
@@ -96,4 +97,6 @@ def write_run(path, outcomes=None, train_log=None, manifest=None, **overrides):
     folder.write_csv("outcomes.csv", OUTCOMES_COLUMNS, outcomes.rows())
     folder.write_csv("metrics.csv", METRICS_COLUMNS, metrics_from_outcomes(outcomes))
     folder.write_csv("train_log.csv", TRAIN_LOG_COLUMNS, sample_train_log() if train_log is None else train_log)
+    if episodes is not None:
+        folder.write_json_lines(EPISODES, episodes)
     return folder.path

@@ -6,8 +6,7 @@ import pytest
 from episode_samples import NASTY, sample_episode
 from run_samples import write_run
 
-from fuyu_jax.runs.folder import RunFolder
-from fuyu_jax.runs.report import EPISODES, write_report
+from fuyu_jax.runs.report import write_report
 
 pytestmark = pytest.mark.browser
 PROMPTS = (NASTY, "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>")
@@ -15,12 +14,11 @@ PROMPTS = (NASTY, "<script>window.stolen = 1</script><img src=x onerror='window.
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = write_run(tmp_path_factory.mktemp("run") / "run")
     episodes = [
         sample_episode("val_mixed", 0, edits=2, prompt=PROMPTS[0]),
         sample_episode("fresh_standard", 7, edits=3, stopped=False, solved=False, prompt=PROMPTS[1]),
     ]
-    RunFolder(folder).write_json_lines(EPISODES, episodes)
+    folder = write_run(tmp_path_factory.mktemp("run") / "run", episodes=episodes)
     write_report(folder)
     return folder / "report.html"
 

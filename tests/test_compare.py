@@ -102,7 +102,7 @@ def test_missing_and_unequal_controls(runs, tmp_path):
     assert "4 seeds; the gate needs 5" in undecidable(arm[:4] + continued[:4] + shuffled[:4])["grpo_echo"]
     elsewhere = study(tmp_path, "bc_continued", 0, copied=3)
     assert "started from the same copied policies" in undecidable(arm + elsewhere + shuffled)["grpo_echo"]
-    longer = study(tmp_path / "longer", "bc_continued", 0, updates=200)
+    longer = study(tmp_path / "longer", "bc_continued", 0, updates=400)
     assert "could be the control" in undecidable(arm + continued + longer + shuffled)["grpo_echo"]
     assert undecidable(arm + continued, ["typo"]) == {"typo": "There is no run of the arm typo."}
 

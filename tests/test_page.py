@@ -24,9 +24,8 @@ def run(tmp_path_factory):
     """A run folder with its reports; an arm, a command and a processor carry markup."""
     root = tmp_path_factory.mktemp("run")
     outcomes = sample_outcomes(NASTY.replace("\u2028", " "), rounds=0)
-    folder = write_run(root / "run", outcomes, manifest={"command": f"python {NASTY}"})
     episodes = [sample_episode(split, task) for split in ("val_mixed", "<td>") for task in range(2)]
-    RunFolder(folder).write_json_lines(EPISODES, episodes)
+    folder = write_run(root / "run", outcomes, manifest={"command": f"python {NASTY}"}, episodes=episodes)
     write_report(folder)
     return folder
 
@@ -141,8 +140,9 @@ def test_a_hundred_long_episodes_stay_small(run):
 def test_numbers_that_json_lacks(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         page.to_script_json([float("nan")])
-    RunFolder(tmp_path).write_json_lines("x.jsonl", [{"a": float("nan")}, {"b": (1, float("inf"))}])
-    assert (tmp_path / "x.jsonl").read_text() == '{"a": null}\n{"b": [1, null]}\n'
+    folder = RunFolder.create(str(tmp_path / "run"), "run")
+    folder.write_json_lines("x.jsonl", [{"a": float("nan")}, {"b": (1, float("inf"))}])
+    assert (folder.path / "x.jsonl").read_text() == '{"a": null}\n{"b": [1, null]}\n'
 
 
 def test_damaged_episodes_are_named(tmp_path):

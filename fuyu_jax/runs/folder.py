@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,10 @@ class RunFolder:
 
     path: Path
     _log: TextIO = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Who has no more use for the folder lets go of it."""
+        weakref.finalize(self, self._log.close)
 
     @classmethod
     def create(cls, out: str | None, name: str, root: str | Path = "runs") -> RunFolder:
