@@ -29,6 +29,7 @@ from fuyu_jax.policy import Params, Play, make_play
 from fuyu_jax.runs.errors import RunStopped
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.manifest import make_manifest, peak_memory
+from fuyu_jax.runs.memory import check_memory
 from fuyu_jax.runs.policies import (
     CLONING,
     MACHINE,
@@ -89,6 +90,7 @@ class Pilot:
     def prepare(cls, settings: PilotSettings) -> Pilot:
         """Load the model, claim the folder, make the evaluation tasks. What the user got wrong shows before writing."""
         RunFolder.check_free(settings.out)
+        check_memory(settings)
         if settings.tensorboard:
             check_tensorboard()
         built = build_policy(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import importlib
 import operator
 import shlex
 from collections.abc import Mapping, Sequence
@@ -290,6 +291,11 @@ def parse_runs(argv: Sequence[str]) -> list[PilotSettings]:
     return [dataclasses.replace(run, out=f"{run.out}/seed_{run.seed}") for run in runs]
 
 
+def preset_settings(preset: str, arm: str, seed: int = 0) -> PilotSettings:
+    """The settings of an arm with a preset's sizes and nothing else given."""
+    return _resolve({"preset": preset, "arm": arm, "seed": str(seed)})
+
+
 def _resolve(given: Mapping[str, str]) -> PilotSettings:
     """One run's settings from the texts of the options that are given."""
     fields = {item.name: item for item in dataclasses.fields(PilotSettings)}
@@ -311,6 +317,15 @@ def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
     return arm in ("bc_matched", "dagger", "process_dpo") or config["anchor_weight"] > 0 or rewarded
 
 
+class _List(argparse.Action):
+    """Shows what there is to choose from, and leaves as `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
+        """Imported here: the settings themselves need no model."""
+        importlib.import_module("fuyu_jax.runs.costs").print_listing()
+        parser.exit()
+
+
 def _parser() -> Parser:
     """The command line, made from the fields. Values stay text, and options that are not given leave no trace."""
     parser = Parser(
@@ -325,6 +340,7 @@ def _parser() -> Parser:
         # A switch that is named without a value is switched on.
         value: Any = {"nargs": "?", "const": "1"} if isinstance(item.default, bool) else {}
         parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"), **value)
+    parser.add_argument("--list", action=_List, nargs=0, help="show arms and presets with their cost here, and leave")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
     return parser
 
