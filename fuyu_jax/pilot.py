@@ -34,6 +34,7 @@ from fuyu_jax.runs.errors import Interrupted, RunStopped
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.interrupts import Interrupts
 from fuyu_jax.runs.manifest import check_data, make_manifest, peak_memory
+from fuyu_jax.runs.memory import check_memory
 from fuyu_jax.runs.points import BASELINES, Points, Stage
 from fuyu_jax.runs.policies import (
     CLONING,
@@ -116,6 +117,7 @@ class Pilot:
         """
         if resume is None:
             RunFolder.check_free(settings.out)
+        check_memory(settings)
         if settings.tensorboard:
             check_tensorboard()
         built = build_policy(settings)

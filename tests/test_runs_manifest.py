@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fuyu_jax.runs.manifest import git_state, make_manifest
-from fuyu_jax.runs.progress import SECONDS_BETWEEN_LINES, Progress
+from fuyu_jax.runs.progress import SECONDS_BETWEEN_LINES, Progress, silence
 
 
 def git(folder, *words):
@@ -96,6 +96,21 @@ def test_work_that_fails_or_does_nothing_still_ends_its_line():
     with Progress("nothing", 10, stream, clock):
         pass
     assert stream.getvalue() == "work: 3/10, 0/s, time left unknown\nnothing: 0/10, 0/s, time left unknown\n"
+
+
+def test_silence_shows_nothing_and_ends():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream in (io.StringIO(), Terminal()):
+        with silence(), Progress("work", 2, stream, clock := Clock()) as progress:
+            clock.now += 60
+            progress.update()
+        assert stream.getvalue() == ""
+        with silence(False), Progress("work", 2, stream) as progress:
+            progress.update()
+        assert "work" in stream.getvalue()
 
 
 def test_a_terminal_gets_one_line_that_moves():

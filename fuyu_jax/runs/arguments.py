@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import importlib
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -108,6 +109,15 @@ def _resolve(given: Mapping[str, str]) -> PilotSettings:
     return PilotSettings(**functools.reduce(operator.or_, [chosen_values(**named), *implied, overrides]))
 
 
+class _List(argparse.Action):
+    """Shows what there is to choose from, and leaves as `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
+        """Imported here: a command line needs no model."""
+        importlib.import_module("fuyu_jax.runs.costs").print_listing()
+        parser.exit()
+
+
 def _parser() -> Parser:
     """The command line, made from the fields. Values stay text, and options that are not given leave no trace."""
     parser = Parser(
@@ -122,6 +132,7 @@ def _parser() -> Parser:
         # A switch that is named without a value is switched on.
         value: Any = {"nargs": "?", "const": "1"} if isinstance(item.default, bool) else {}
         parser.add_argument(*names, dest=item.name, metavar=metavar(item), help=text.replace("%", "%%"), **value)
+    parser.add_argument("--list", action=_List, nargs=0, help="show arms and presets with their cost here, and leave")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="run once with each of these seeds, in place of --seed")
     parser.add_argument(
         "--config", metavar="FILE", help="repeat the run with this config.json; an option that is given wins over it"

@@ -288,6 +288,11 @@ def chosen_values(arm: str, preset: str, recipe: str) -> dict[str, Any]:
     return {**ARM_SIZES.get(arm, {}), **PRESETS[preset], **RECIPES[recipe], **ARM_DEFAULTS.get(arm, {})}
 
 
+def preset_settings(preset: str, arm: str, seed: int = 0) -> PilotSettings:
+    """The settings of an arm with a preset's sizes and nothing else given."""
+    return PilotSettings(**{**chosen_values(arm, preset, "guarded"), "arm": arm, "preset": preset, "seed": seed})
+
+
 def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
     """Whether a run with this `config.json` learned from the oracle in more than the copied demonstrations."""
     arm = config["arm"]
