@@ -60,14 +60,14 @@ def test_runs_that_ended_with_a_presets_own_settings_count(tmp_path):
 def test_the_list_names_every_arm_and_preset_and_its_basis(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(costs, "measure_slowness", lambda: 2.0)
-    ended(tmp_path / "runs", "1", "finished: training and measuring took 5.5 minutes", arm="dagger")
+    ended(tmp_path / "runs", "1", "finished: training and measuring took 5.5 minutes", arm="process_dpo")
     with pytest.raises(SystemExit) as left:
         parse_runs(["--list"])
     assert left.value.code == 0
     printed = capsys.readouterr().out
     rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
     assert set(ARMS) | set(PRESETS) <= set(rows) and set(costs.ABOUT) == set(ARMS)
-    assert "5.5 (1 run)" in rows["dagger"] and "about" in rows["dagger"]
+    assert "5.5 (1 run)" in rows["process_dpo"] and "about" in rows["process_dpo"]
     slow = costs.minutes_of(preset_settings("study", "awr"), 2.0)
     assert f"about {round(slow)}" in rows["awr"] and slow == 2 * costs.minutes_of(preset_settings("study", "awr"), 1.0)
     assert "median of finished runs under runs/" in printed and "times 2.00" in printed

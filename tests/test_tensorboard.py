@@ -35,6 +35,7 @@ def test_every_number_of_the_train_log_is_a_point_once(tmp_path):
     for part in (rows[:7], rows[7:8], rows[8:]):
         folder.append_csv("train_log.csv", TRAIN_LOG_COLUMNS, part)
         events.follow()
+    del events  # which writes what still waits
     expected = []
     phases = ["bc_policy_e1", "bc_policy", "grpo_echo_r1_policy"]
     for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,14 @@ class EventFiles:
         if self._writer is None:
             writers: Any = importlib.import_module(PACKAGE)
             self._writer = writers.SummaryWriter(str(self._run / FOLDER), purge_step=0, write_to_disk=True)
+            # Points wait for a thread of the writer's, which only closing it waits for.
+            weakref.finalize(self, self._writer.close)
         phases = list(dict.fromkeys(row["phase"] for row in rows if row["kind"] == "diagnostics"))
         for row in rows[self._written :]:
             step = phases.index(row["phase"]) + 1 if row["kind"] == "diagnostics" else row["update"]
             for name, value in scalars(row).items():
                 self._writer.add_scalar(name, value, step)
         self._written = len(rows)
-        self._writer.flush()
 
 
 def scalars(row: Row) -> dict[str, float]:
