@@ -93,6 +93,7 @@ def argmax(play, params):
 def test_a_learning_rate_of_zero_leaves_the_copied_policy(arm, shuffle):
     before, after, said, play = update("--arm", arm, "--update_lr", "0", "--shuffle_signal", shuffle)
     assert len(said) == 2 and all(step["gradient_norm"] > 0 and step["skipped_updates"] == 0 for step in said)
+    assert all(("replay_loss" in step) == (arm != "dagger") for step in said), "dagger's labels need no demonstrations"
     for one, other in zip(jax.tree.leaves(play(before)), jax.tree.leaves(play(after)), strict=True):
         np.testing.assert_array_equal(one, other)
 

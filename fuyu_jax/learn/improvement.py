@@ -59,7 +59,7 @@ class UpdateOptions:
       turn_tasks: tasks of one turn; reuse: passes over a turn's rows.
       batch_tasks: tasks in one update, a divisor of `turn_tasks`.
       learning_rate: peak.
-      replay_weight: of the copied demonstrations' loss.
+      replay_weight: of the copied demonstrations' loss; with 0 they are not read.
       pieces: parts that an update's gradient is accumulated from.
     """
 
@@ -109,7 +109,6 @@ def improve(
     """
     collect_key, replay_key = jax.random.split(key)
     rate = learning_rates(options.learning_rate, options.updates)
-    replay_weight = jnp.float32(options.replay_weight)
 
     @jax.jit
     def update_gradient(params: Params, turn: Rows, first: jax.Array) -> tuple[Gradients, Metrics]:
@@ -126,11 +125,14 @@ def improve(
             for part in range(min(options.updates_per_turn, last - done)):
                 first = part * options.batch_tasks % options.turn_tasks
                 gradient, metrics = update_gradient(state.params, turn, jnp.int32(first))
-                replayed, replay = cloning.gradient(state.params, jax.random.fold_in(replay_key, done))
+                if options.replay_weight:
+                    replayed, replay = cloning.gradient(state.params, jax.random.fold_in(replay_key, done))
+                    gradient = add_scaled(gradient, replayed, jnp.float32(options.replay_weight))
+                    tokens = metrics["tokens"] + replay["tokens"]
+                    metrics = {**metrics, "replay_loss": replay["loss"], "tokens": tokens}
                 done += 1
-                state, step = take_step(state, add_scaled(gradient, replayed, replay_weight), rate(done))
-                tokens = metrics["tokens"] + replay["tokens"]
-                report(done, {**metrics, **step, "replay_loss": replay["loss"], "tokens": tokens})
+                state, step = take_step(state, gradient, rate(done))
+                report(done, {**metrics, **step})
                 stop_if_diverged(state, done)
         at_point(TrainingPoint(state, done, round_number - 1))
         yield state.params

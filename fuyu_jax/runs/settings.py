@@ -233,7 +233,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 # Sizes that suit an arm, for presets and recipes that do not say otherwise. The oracle labels any state, so many tasks
 # serve better than large groups, and its labels hold on to copying without demonstrations.
-_OWN_STATES = {"updates": 320, "group": 2, "rollout_tasks": 128, "rollout_batch": 64, "bc_replay": 0.0}
+_OWN_STATES = {"updates": 400, "group": 2, "rollout_tasks": 128, "rollout_batch": 64, "bc_replay": 0.0}
 ARM_SIZES: dict[str, dict[str, Any]] = {"dagger": _OWN_STATES, "bc_matched": _OWN_STATES}
 
 # What an arm is by its nature; an option that is given wins over it.
