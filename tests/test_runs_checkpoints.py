@@ -255,6 +255,27 @@ def test_steps_are_numbers_and_leftovers_do_no_harm(tmp_path):
     assert series.restore(jnp.int32(0), print).tree == 9000
 
 
+@pytest.mark.parametrize(
+    ("keep", "left"), [(2, [1000, 2500]), (1, [2500]), (9, [500, 900, 1000, 2500]), (-1, [500, 900, 1000, 2500])]
+)
+def test_only_the_newest_steps_are_kept(keep, left, tmp_path):
+    series = CheckpointSeries(tmp_path)
+    for step in (900, 1000, 2500, 500):
+        (tmp_path / f"step_{step}").mkdir()
+    (tmp_path / "best").mkdir()
+    series.prune(keep)
+    assert series.steps() == left
+    assert sorted(os.listdir(tmp_path)) == sorted(["best", *(f"step_{step}" for step in left)])
+
+
+def test_later_steps_are_removed(tmp_path):
+    series = CheckpointSeries(tmp_path)
+    for step in (900, 1000, 2500):
+        (tmp_path / f"step_{step}").mkdir()
+    series.remove_after(900)
+    assert series.steps() == [900]
+
+
 def test_metadata_is_plain_json(tmp_path):
     save_checkpoint(tmp_path / "saved", {"w": jnp.ones((2, 3))}, {"model": "tiny", "targets": ("a", "b")})
     about = json.loads((tmp_path / "saved" / "metadata.json").read_text())

@@ -1,6 +1,7 @@
 """The command line: what it accepts, what it refuses, and in which words."""
 
 import dataclasses
+import json
 import shlex
 import subprocess
 import sys
@@ -202,3 +203,55 @@ def test_run_main_turns_ctrl_c_into_status_130():
 def test_settings_import_neither_jax_nor_matplotlib():
     code = "import sys, fuyu_jax.runs.settings; print({'jax', 'matplotlib'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+CONFIGS = [
+    "--arm awr --preset smoke --seed 7 --budgets 0,4,8",
+    "--recipe original --preset original --mask 1 --learning_rate 3e-4",
+    "--arm grpo_terminal --stop_head joint --reward execution --layout_gaps 0.25 --placement nearest",
+    "--heads factored --preset study --echo_loss_weight 0",
+]
+
+
+@pytest.mark.parametrize("words", CONFIGS)
+def test_a_config_is_enough_to_repeat_a_run(words, tmp_path):
+    first = parse_settings([*words.split(), "--out", "elsewhere", "--keep", "-1"])
+    (tmp_path / "config.json").write_text(json.dumps(first.to_dict()))
+    again = parse_settings(["--config", str(tmp_path / "config.json")])
+    assert again == dataclasses.replace(first, out=None, keep=PilotSettings().keep)
+    assert again.command() == first.command()
+
+
+def test_an_option_wins_over_the_config(tmp_path):
+    """As if the command line of the config had been written with it: an arm brings its own defaults along."""
+    first = parse_settings(["--arm", "grpo_terminal", "--updates", "9", "--seed", "5"])
+    (tmp_path / "config.json").write_text(json.dumps(first.to_dict()))
+    words = ["--config", str(tmp_path / "config.json")]
+    assert parse_settings([*words, "--updates", "8"]) == dataclasses.replace(first, updates=8)
+    assert parse_settings([*words, "--arm", "awr"]) == parse_settings(["--arm", "awr", "--updates", "9", "--seed", "5"])
+    assert [run.seed for run in parse_runs([*words, "--seeds", "1", "2"])] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (None, "No such file"),
+        ("{", "cannot be read"),
+        ("[1]", "holds no settings"),
+        ("{}", "holds no settings"),
+        ('{"seed": 1, "upates": 3}', "'upates', which is no setting"),
+        ('{"seed": "one"}', "--seed is 'one'"),
+        ('{"updates": 2.5}', "--updates is '2.5'"),
+        ('{"arm": "none"}', "--arm is 'none'"),
+    ],
+)
+def test_a_config_that_is_none_is_one_sentence(text, part, tmp_path):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=part):
+        parse_settings(["--config", str(tmp_path / "config.json")])
+
+
+def test_keeping_no_point_is_refused():
+    with pytest.raises(UserError, match="--keep is 0"):
+        parse_settings(["--keep", "0"])
