@@ -11,7 +11,7 @@ smoke: .venv/installed
 
 # Two workers: most of the suite's time is compilation, which uses one core.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 $(ARGS)
 
 slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -27,6 +27,14 @@ def _programs_of_one_file() -> Iterator[None]:
     jax.clear_caches()
 
 
+@pytest.fixture
+def no_programs_kept() -> Iterator[None]:
+    """For tests in which files cannot be written whole: no compiled program is kept meanwhile."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
 @pytest.fixture(scope="session")
 def untrained_run(tmp_path_factory):
     """The folder of a run whose policy was never trained."""

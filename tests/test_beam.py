@@ -61,6 +61,7 @@ def test_the_repairs_work_and_none_is_longer_than_the_reference_within_two_edits
     assert solved >= 3
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing():
     jax.tree.map(np.testing.assert_array_equal, tuple(found()), tuple(found(chunk=3)))
 

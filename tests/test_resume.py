@@ -180,13 +180,14 @@ def test_other_settings_are_refused(tmp_path, capsys):
     assert run_toy(tmp_path, [*RESUME, "--updates", "9"]) == 2
     assert "--updates is given beside --resume" in capsys.readouterr().err
     config = run / "config.json"
-    config.write_text(config.read_text().replace('"update_lr": 0.001', '"update_lr": 0.002'))
+    config.write_text(config.read_text().replace('"update_lr": 0.003', '"update_lr": 0.002'))
     assert run_toy(tmp_path, RESUME) == 2
-    assert "settings.update_lr 0.001, but here settings.update_lr is 0.002" in capsys.readouterr().err
+    assert "settings.update_lr 0.003, but here settings.update_lr is 0.002" in capsys.readouterr().err
     assert run_toy(tmp_path, ["--resume", "nowhere"]) == 2
     assert "nowhere is no run" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_programs_kept")
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(straight, tmp_path, capsys):
     """Files may not grow past some bytes from the ninth update on."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

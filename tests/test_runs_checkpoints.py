@@ -160,6 +160,7 @@ def test_relative_paths(tmp_path, monkeypatch):
     assert series.restore(jnp.zeros(3, jnp.int32), print).tree.tolist() == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("no_programs_kept")
 def test_a_failing_save_raises_and_leaves_nothing(tmp_path):
     """Files may not grow past a few bytes, as on a full disk."""
     save_checkpoint(tmp_path / "before", jnp.ones(2), {})

@@ -26,7 +26,7 @@ OPTIONS = shlex.split(
     "--bc_updates 6 --bc_epochs 2 --batch_tasks 4 --updates 7 --rounds 2 --rollout_tasks 4 --rollout_batch 2 "
     "--reuse 1 --budgets 0,4 --save_every 0 --seed 3"
 )
-TABLES = ("metrics.csv", "outcomes.csv", "train_log.csv", "results.json")
+TABLES = ("metrics.csv", "outcomes.csv", "train_log.csv", "results.json", "episodes.jsonl")
 
 
 class ToyStream:
@@ -163,6 +163,7 @@ def install(patch, before_update=lambda: None):
         "greedy": lambda play, params: params,
         "measure_policy": measure,
         "pass_at": lambda play, params, *rest: {split: float(np.mean(bits_of(params, 32))) for split in SPLITS},
+        "record_episodes": lambda reader, play, params, *rest: [{"share": float(np.mean(bits_of(params, 32)))}],
         "Diagnosis": ToyDiagnosis,
         "chunks": lambda tasks: [(None, None)],
         "write_report": write_report,
