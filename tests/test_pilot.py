@@ -112,6 +112,7 @@ def test_big_functions_are_compiled_once(run):
     _, compiled = run
     once = (
         "clone_gradient", "update_gradient", "_step", "credit_decisions", "score", "diagnose", "search", "repair",
+        "think",
     )  # fmt: skip
     assert {name: compiled[name] for name in once} == dict.fromkeys(once, 1)
     # Argmax and sampled episodes share one function; the group of a rollout is another batch than the budgets here.
