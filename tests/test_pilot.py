@@ -58,6 +58,23 @@ def test_every_file_is_there(run):
         json.loads(text)
 
 
+def test_the_page_steps_through_the_last_policys_episodes(run):
+    folder, _ = run
+    episodes = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    assert len(episodes) == 5 * 2 and {episode["phase"] for episode in episodes} == {PHASES[-1]}
+    measured = {
+        (row["split"], int(row["task"])): row
+        for row in read_csv(folder / "outcomes.csv")
+        if (row["phase"], row["mode"]) == (PHASES[-1], "learned")
+        and row["k"] == ("12" if row["split"] == "hard_composition" else "8")
+    }
+    for episode in episodes:
+        row = measured[episode["split"], episode["task"]]
+        assert (int(row["start_solved"]), int(row["solved"])) == (episode["start_solved"], episode["solved"])
+        assert int(row["steps"]) == episode["edits"]
+    assert 100_000 < (folder / "report.html").stat().st_size < 5_000_000
+
+
 def test_metrics_follow_from_outcomes(run):
     folder, _ = run
     outcomes = Outcomes.read(folder / "outcomes.csv")
@@ -95,6 +112,7 @@ def test_big_functions_are_compiled_once(run):
     _, compiled = run
     once = (
         "clone_gradient", "update_gradient", "_step", "credit_decisions", "score", "diagnose", "search", "repair",
+        "think",
     )  # fmt: skip
     assert {name: compiled[name] for name in once} == dict.fromkeys(once, 1)
     # Argmax and sampled episodes share one function; the group of a rollout is another batch than the budgets here.

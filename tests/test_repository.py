@@ -59,7 +59,7 @@ def test_everything_imported_is_declared():
     extras = PROJECT["project"]["optional-dependencies"]
     lines = PROJECT["project"]["dependencies"] + extras["gym"] + extras["tensorboard"]
     declared = {re.match(r"[\w-]+", line)[0].replace("-", "_").lower() for line in lines}
-    modules = {"orbax_checkpoint": "orbax"}
+    modules = {"orbax_checkpoint": "orbax", "tensorboardx": "tensorboardX"}
     declared = {modules.get(name, name) for name in declared}
     used = set().union(*(imports(path) for package in ("vm", "fuyu_jax") for path in (ROOT / package).rglob("*.py")))
     assert used - set(sys.stdlib_module_names) - {"vm", "fuyu_jax"} <= declared

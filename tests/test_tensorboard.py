@@ -14,7 +14,12 @@ from fuyu_jax.runs.tensorboard import EventFiles
 
 
 def points(folder):
-    """(name, step, value) of all scalars in a folder's event files: records of length, checksum, message, checksum."""
+    """(name, step, value) of all scalars in a folder's event files."""
+    return [(value.tag, event.step, value.simple_value) for event in events(folder) for value in event.summary.value]
+
+
+def events(folder):
+    """The events in a folder's files, which are records of length, checksum, message and checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
     found = []
@@ -22,8 +27,7 @@ def points(folder):
         data, at = path.read_bytes(), 0
         while at < len(data):
             (length,) = struct.unpack("<Q", data[at : at + 8])
-            event = Event.FromString(data[at + 12 : at + 12 + length])
-            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            found.append(Event.FromString(data[at + 12 : at + 12 + length]))
             at += length + 16
     return found
 
@@ -31,11 +35,10 @@ def points(folder):
 def test_every_number_of_the_train_log_is_a_point_once(tmp_path):
     folder = RunFolder.create(str(tmp_path / "run"), "run")
     rows = sample_train_log(rounds=1)
-    events = EventFiles(folder.path)
+    files = EventFiles(folder.path)
     for part in (rows[:7], rows[7:8], rows[8:]):
         folder.append_csv("train_log.csv", TRAIN_LOG_COLUMNS, part)
-        events.follow()
-    del events  # which writes what still waits
+        files.follow()
     expected = []
     phases = ["bc_policy_e1", "bc_policy", "grpo_echo_r1_policy"]
     for row in rows:
@@ -46,6 +49,17 @@ def test_every_number_of_the_train_log_is_a_point_once(tmp_path):
         expected += [(f"{row['kind']}/{owner}/{name}", step, pytest.approx(value)) for name, value in numbers.items()]
     assert sorted(points(folder.path / "tensorboard")) == sorted(expected, key=lambda point: point[:2])
     assert len(expected) > 100
+
+
+def test_a_run_that_goes_on_tells_tensorboard_to_forget(tmp_path):
+    folder = RunFolder.create(str(tmp_path / "run"), "run")
+    folder.append_csv("train_log.csv", TRAIN_LOG_COLUMNS, sample_train_log(rounds=0)[:3])
+    EventFiles(folder.path).follow()
+    once = points(folder.path / "tensorboard")
+    EventFiles(folder.path).follow()
+    assert sorted(points(folder.path / "tensorboard")) == sorted([*once, *once])
+    starts = [event for event in events(folder.path / "tensorboard") if event.session_log.status == 1]
+    assert len(starts) == 2 and {event.step for event in starts} == {0}
 
 
 def test_a_missing_package_is_told_before_anything_is_written(tmp_path, monkeypatch, capsys):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import weakref
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ def check_tensorboard() -> None:
 
 
 class EventFiles:
-    """Event files in a run's folder that follow its `train_log.csv`, wherever its rows come from.
+    """An event file in a run's folder that follows its `train_log.csv`, wherever its rows come from.
 
-    A run that goes on in its folder writes all rows again and tells TensorBoard to forget what came before, so that no
-    point is there twice.
+    A run that goes on in its folder begins another file with all rows and tells TensorBoard to forget what came before,
+    so that no point is there twice. Rows are on disk when `follow` returns: the writer that most use hands them to a
+    thread, and loses them when the run is killed.
     """
 
     def __init__(self, run: Path) -> None:
@@ -48,17 +49,27 @@ class EventFiles:
         number of the phase.
         """
         rows = read_table(self._run / TRAIN_LOG, TRAIN_LOG_TEXT)
-        if self._writer is None:
-            writers: Any = importlib.import_module(PACKAGE)
-            self._writer = writers.SummaryWriter(str(self._run / FOLDER), purge_step=0, write_to_disk=True)
-            # Points wait for a thread of the writer's, which only closing it waits for.
-            weakref.finalize(self, self._writer.close)
         phases = list(dict.fromkeys(row["phase"] for row in rows if row["kind"] == "diagnostics"))
         for row in rows[self._written :]:
             step = phases.index(row["phase"]) + 1 if row["kind"] == "diagnostics" else row["update"]
-            for name, value in scalars(row).items():
-                self._writer.add_scalar(name, value, step)
+            self._write(step, scalars(row))
         self._written = len(rows)
+        self._writer.flush()
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        if self._writer is None:
+            folder = self._run / FOLDER
+            folder.mkdir(exist_ok=True)
+            # Names have whole seconds only; the number keeps a second file of one second from replacing the first.
+            self._writer = EventsWriter(str(folder / "events"), f".{len(list(folder.iterdir()))}")
+            begun = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(wall_time=time.time(), step=0, session_log=begun))
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
 
 
 def scalars(row: Row) -> dict[str, float]:

@@ -80,7 +80,7 @@
       }
       return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
     });
-    const heads = ["input x", "input y", "target", "output", "against the target"];
+    const heads = ["input x", "input y", "target", "output", "right?"];
     return grid("outputs", predicted.length ? [...heads, "ECHO expected this output"] : heads, rows);
   };
 
