@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fuyu_jax.controller import DEFAULT_RULES, Controller, Readout, Rules
+from fuyu_jax.controller.positions import prompt_positions
 from fuyu_jax.controller.state_tokens import MAX_BUDGET
 from fuyu_jax.rollout import Episodes, Read, rollout
 from fuyu_jax.sharding import split_batch
@@ -49,6 +50,7 @@ class Policy:
       full_pass: read each state in a pass of its own over prompt and state, without the prompt's cache: the slow path,
         which the fast one is compared with.
       rules: how the heads make a distribution over the actions.
+      position_gap: most blank positions in a prompt, see `prompt_positions`; for training.
     """
 
     graph: nnx.GraphDef
@@ -57,6 +59,7 @@ class Policy:
     prompt_tokens: int
     full_pass: bool = False
     rules: Rules = DEFAULT_RULES
+    position_gap: int = 0
 
     def controller(self, params: Params) -> Controller:
         """The controller with the given parameters."""
@@ -70,7 +73,8 @@ class Policy:
         """
         controller = self.controller(params)
         ids, mask = self.prompt_ids(tasks)
-        cache = None if self.full_pass else controller.prompt(ids, mask)
+        places = prompt_positions(ids, mask, self.position_gap)
+        cache = None if self.full_pass else controller.prompt(ids, mask, places)
         shown = tasks.public.targets if targets is None else targets
 
         def read(seen: Observation) -> Readout:
@@ -79,7 +83,7 @@ class Policy:
                 lambda leaf: jnp.broadcast_to(leaf[:, None], (leaf.shape[0], states, *leaf.shape[1:])), shown
             )
             if cache is None:
-                return controller.read_in_full(seen, ids, mask, spread)
+                return controller.read_in_full(seen, ids, mask, places, spread)
             return controller.read(seen, cache, spread)
 
         return controller, read

@@ -10,10 +10,13 @@ from fuyu_jax.learn.arms.dagger import LabelOptions, dagger_arm, oracle_path_arm
 from fuyu_jax.learn.arms.expert_iteration import expert_arm
 from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
 from fuyu_jax.learn.arms.process_dpo import PreferenceOptions, process_dpo_arm
+from fuyu_jax.learn.arms.value_search import value_search_arm
 from fuyu_jax.learn.credit import CreditOptions
 from fuyu_jax.learn.demos import DemonstrationSource
 from fuyu_jax.learn.experience import RolloutOptions
 from fuyu_jax.learn.improvement import Arm, UpdateOptions
+from fuyu_jax.learn.objective import ImitationWeights
+from fuyu_jax.learn.searching import make_search
 from fuyu_jax.learn.states import Teaching
 from fuyu_jax.policy import Play, Policy
 from fuyu_jax.runs.settings import PilotSettings
@@ -114,7 +117,17 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
         case "dagger":
             return dagger_arm(policy, play, stream, count, rollouts, credits, labels)
         case "expert_iteration":
-            return expert_arm(policy, play, stream, count, rollouts, credits, labels)
+            search = make_search(policy, settings.search_budget) if settings.search_budget else None
+            return expert_arm(policy, play, stream, count, rollouts, credits, labels, search)
+        case "value_search":
+            search = make_search(policy, settings.search_budget)
+            judged = LabelOptions(
+                echo_weight=0.0,  # no edit is taken in the states that a search visits
+                label_weight=settings.policy_weight,
+                shuffle=settings.shuffle_signal,
+                weights=ImitationWeights(edit=0.0, distance=1.0),
+            )
+            return value_search_arm(policy, search, stream, count, rollouts, judged)
         case "grpo_echo" | "grpo_terminal":
             return grpo_arm(policy, play, stream, count, rollouts, credits, grpo)
         case "process_dpo":

@@ -54,7 +54,7 @@ def test_cache_holds_each_layer_and_the_real_lengths() -> None:
     mask = ragged_mask(LENGTHS, WIDTH, "left")
     cache = call(MODEL, PROMPT, mask, method="prefill")
     chex.assert_shape((cache.k, cache.v), (SMALL.num_hidden_layers, PROMPTS, WIDTH, 2, SMALL.head_dim))
-    np.testing.assert_array_equal(cache.length, LENGTHS)
+    np.testing.assert_array_equal(cache.end, LENGTHS)
     np.testing.assert_array_equal(cache.mask, mask)
 
 

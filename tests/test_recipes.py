@@ -30,7 +30,7 @@ KEY = jax.random.key(11, impl=THREEFRY)
 LITTLE = ["--rollout_tasks", "4", "--rollout_batch", "4", "--group", "2", "--states_per_rollout", "2", "--updates", "2"]
 LITTLE += ["--reuse", "2", "--batch_tasks", "4", "--states_per_task", "2"]
 SIZES = ("group", "rollout_tasks", "rollout_batch", "reuse", "updates")
-LAYOUTS = ("placement", "layout_gaps")  # of what is copied as well
+LAYOUTS = ("placement", "layout_gaps", "position_gap")  # of what is copied as well
 CURES = [name for name in RECIPES["original"] if name not in (*SIZES, *LAYOUTS, "likelihood_weight")] + ["rounds"]
 
 

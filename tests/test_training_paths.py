@@ -34,7 +34,8 @@ class FixedSource:
 
 @pytest.fixture(scope="module")
 def policy_and_params():
-    return small_policy()
+    policy, params = small_policy()
+    return dataclasses.replace(policy, position_gap=5), params
 
 
 def cloning_gradient(policy, params, pieces=1):

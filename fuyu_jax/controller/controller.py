@@ -45,9 +45,12 @@ class Controller(nnx.Module):
         self.embedder = StateEmbedder(settings, examples, hidden, scale=scale, show_targets=show_targets, rngs=rngs)
         self.heads = Heads(settings, examples, hidden, factored=factored, rngs=rngs)
 
-    def prompt(self, ids: jax.Array, mask: jax.Array) -> PromptCache:
-        """Keys and values of prompts: int32 `[B, P]` tokens and bool `[B, P]`, true for real tokens."""
-        return self.trunk.prefill(self.trunk.embed(ids), mask)
+    def prompt(self, ids: jax.Array, mask: jax.Array, positions: jax.Array | None = None) -> PromptCache:
+        """Keys and values of prompts: int32 `[B, P]` tokens and bool `[B, P]`, true for real tokens.
+
+        `positions` are rising int32 `[B, P]`; by default real tokens are counted.
+        """
+        return self.trunk.prefill(self.trunk.embed(ids), mask, positions)
 
     def read(self, seen: Observation, cache: PromptCache, targets: Value | None = None) -> Readout:
         """Read S states behind each of B prompts: observations `[B, S]` to a `Readout` `[B, S]`.
@@ -57,10 +60,17 @@ class Controller(nnx.Module):
         tokens = self.embedder(seen, targets)  # [B, S, E + L + 2, hidden]
         return self._judge(self.trunk.extend(tokens, cache))
 
-    def read_in_full(self, seen: Observation, ids: jax.Array, mask: jax.Array, targets: Value | None = None) -> Readout:
+    def read_in_full(
+        self,
+        seen: Observation,
+        ids: jax.Array,
+        mask: jax.Array,
+        positions: jax.Array,
+        targets: Value | None = None,
+    ) -> Readout:
         """What `read` gives, by one full pass over each state's own sequence: its prompt, then its tokens.
 
-        `ids` int32 `[B, P]` and `mask` bool `[B, P]` are the prompts, padding on any side.
+        `ids` int32 `[B, P]`, `mask` bool `[B, P]` and `positions` int32 `[B, P]` are the prompts, padding on any side.
         """
         tokens = self.embedder(seen, targets)  # [B, S, N, hidden]
         batch, states, length, width = tokens.shape
@@ -69,7 +79,13 @@ class Controller(nnx.Module):
         real = jnp.broadcast_to(mask.astype(bool)[:, None], (batch, states, mask.shape[1]))
         sequence = jnp.concatenate([prompts, tokens], axis=2).reshape(batch * states, -1, width)
         whole_mask = jnp.concatenate([real, jnp.ones((batch, states, length), bool)], axis=2)
-        hidden = self.trunk(inputs_embeds=sequence, attention_mask=whole_mask.reshape(batch * states, -1))
+        end = jnp.max(jnp.where(mask, positions, -1), axis=1, keepdims=True) + 1
+        places = jnp.concatenate([positions, end + jnp.arange(length, dtype=jnp.int32)[None]], axis=1)  # [B, P + N]
+        hidden = self.trunk(
+            inputs_embeds=sequence,
+            attention_mask=whole_mask.reshape(batch * states, -1),
+            positions=jnp.repeat(places, states, axis=0),
+        )
         return self._judge(hidden[:, -length:].reshape(batch, states, length, width))
 
     def _judge(self, hidden: jax.Array) -> Readout:

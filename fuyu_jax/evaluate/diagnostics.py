@@ -14,13 +14,12 @@ from fuyu_jax.controller.distribution import NEVER
 from fuyu_jax.learn.losses.echo import echo_loss
 from fuyu_jax.learn.losses.policy_gradient import exact_kl
 from fuyu_jax.learn.losses.reduce import masked_mean
+from fuyu_jax.learn.ranking import calibration_error
 from fuyu_jax.learn.states import States
 from fuyu_jax.learn.training import Metrics
 from fuyu_jax.policy import Params, Policy
 from vm.tasks import TaskArrays
 from vm.types import NUM_OPCODES, Settings
-
-CALIBRATION_BINS = 10
 
 
 class StateSet(NamedTuple):
@@ -122,12 +121,3 @@ def _pairs_in_order(logits: jax.Array, allowed: jax.Array, teacher: jax.Array) -
     below = jnp.sum(~allowed, axis=-1).astype(jnp.float32)
     rank_sum = jnp.sum(jnp.where(teacher, rank, 0.0), axis=-1) - right * below
     return (rank_sum - 0.5 * right * (right + 1)) / jnp.maximum(right * wrong, 1.0)
-
-
-def calibration_error(probability: jax.Array, event: jax.Array, mask: jax.Array) -> jax.Array:
-    """Expected calibration error: the mean gap between probability and frequency over bins, weighted by their size."""
-    bins = jnp.clip((probability * CALIBRATION_BINS).astype(jnp.int32), 0, CALIBRATION_BINS - 1)
-    member = jax.nn.one_hot(bins, CALIBRATION_BINS) * mask[..., None]  # [..., bins]
-    axes = tuple(range(member.ndim - 1))
-    gap = jnp.sum(member * (event.astype(jnp.float32) - probability)[..., None], axis=axes)
-    return jnp.sum(jnp.abs(gap)) / jnp.maximum(jnp.sum(mask), 1)

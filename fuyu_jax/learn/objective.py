@@ -26,14 +26,14 @@ class ImitationWeights(NamedTuple):
     """Weights of the supervised terms, and those within STOP's, see `stop_weights`.
 
     Balanced classes draw P(STOP) up wherever solved states are the rarer ones, so they are left as they come; and a
-    false STOP loses the task where one more edit rarely does, so it weighs twice as much.
+    false STOP loses the task where one more edit rarely does, so it weighs three times as much.
     """
 
     edit: float = 1.0
     stop: float = 1.0
     distance: float = 0.25
     stop_balance: float = 0.0
-    stop_caution: float = 2.0
+    stop_caution: float = 3.0
 
 
 class Shares(NamedTuple):

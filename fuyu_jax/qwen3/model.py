@@ -33,18 +33,18 @@ class PromptCache(NamedTuple):
       k: keys after norm and RoPE, `[layers, B, P, Hkv, D]`.
       v: values, `[layers, B, P, Hkv, D]`.
       mask: bool `[B, P]`, True at real tokens.
-      length: int32 `[B]`, number of real tokens; a segment's positions start here.
+      end: int32 `[B]`, position of the token that would come next; a segment's positions start here.
     """
 
     k: jax.Array
     v: jax.Array
     mask: jax.Array
-    length: jax.Array
+    end: jax.Array
 
     def widened(self, tokens: int) -> PromptCache:
         """The same cache with free columns for further tokens behind those there are."""
         k, v = (jnp.pad(a, [(0, 0), (0, 0), (0, tokens), (0, 0), (0, 0)]) for a in (self.k, self.v))
-        return PromptCache(k, v, jnp.pad(self.mask, [(0, 0), (0, tokens)]), self.length)
+        return PromptCache(k, v, jnp.pad(self.mask, [(0, 0), (0, tokens)]), self.end)
 
 
 def token_positions(mask: jax.Array) -> jax.Array:
@@ -163,11 +163,16 @@ class Qwen3(nnx.Module):
             return hidden @ self.embed_tokens[...].astype(hidden.dtype).T
         return project(hidden, self.lm_head[...])
 
-    def prefill(self, inputs_embeds: jax.Array, mask: jax.Array) -> PromptCache:
-        """Encode prompts once: embeddings `[B, P, d]` and their mask `[B, P]`, padding on any side."""
-        _, layers = self._full_pass(inputs_embeds, mask, None)
+    def prefill(self, inputs_embeds: jax.Array, mask: jax.Array, positions: jax.Array | None = None) -> PromptCache:
+        """Encode prompts once: embeddings `[B, P, d]` and their mask `[B, P]`, padding on any side.
+
+        `positions` are rising int32 `[B, P]`; by default real tokens are counted from 0.
+        """
         real = mask.astype(bool)
-        return PromptCache(layers.keys, layers.values, real, jnp.sum(real, axis=-1, dtype=jnp.int32))
+        places = token_positions(real) if positions is None else positions
+        _, layers = self._full_pass(inputs_embeds, mask, places)
+        end = jnp.max(jnp.where(real, places, -1), axis=-1) + 1
+        return PromptCache(layers.keys, layers.values, real, end)
 
     def extend(self, segments: jax.Array, cache: PromptCache) -> jax.Array:
         """Final hidden states of independent segments that each follow their prompt.
@@ -202,13 +207,13 @@ class Qwen3(nnx.Module):
             for old, new in zip((cache.k, cache.v), own, strict=True)
         )
         mask = jax.lax.dynamic_update_slice_in_dim(cache.mask, jnp.ones_like(cache.mask[:, :1]), place, axis=1)
-        return hidden[:, 0, 0], PromptCache(k, v, mask, cache.length + 1)
+        return hidden[:, 0, 0], PromptCache(k, v, mask, cache.end + 1)
 
     def _follow(self, segments: jax.Array, cache: PromptCache) -> tuple[jax.Array, KeyValues]:
         """`extend`, and all layers' keys and values of the segments `[layers, B, S, N, Hkv, D]`."""
         chex.assert_shape(segments, (cache.k.shape[1], None, None, self.config.hidden_size))
         length = segments.shape[2]
-        positions = cache.length[:, None, None] + jnp.arange(length, dtype=jnp.int32)[None, None]  # [B, 1, N]
+        positions = cache.end[:, None, None] + jnp.arange(length, dtype=jnp.int32)[None, None]  # [B, 1, N]
         angles = rope_angles(positions, self.config)
         own_mask = jnp.tril(jnp.ones((1, 1, length, length), bool))
         prompt = KeyValues(cache.k, cache.v)

@@ -42,6 +42,7 @@ ABOUT = {
     "expert_iteration": "its own verified solutions as labels of its own states",
     "process_dpo": "pairs of a repairing edit and one of its own that does not repair",
     "awr": "exact values of single edits by rollouts of the policy",
+    "value_search": "how far the programs that a search tried are from what it found",
 }
 
 

@@ -80,8 +80,16 @@ def build_policy(settings: PilotSettings) -> BuiltPolicy:
         raise UserError(str(error)) from error
     graph, params = split_controller(built.controller)
     prompt_tokens = longest_prompt(built.tokens, TRAIN_LENGTH)
-    policy = Policy(graph, MACHINE, built.tokens, prompt_tokens, settings.full_pass, policy_rules(settings))
-    reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST))
+    policy = Policy(
+        graph,
+        MACHINE,
+        built.tokens,
+        prompt_tokens,
+        full_pass=settings.full_pass,
+        rules=policy_rules(settings),
+        position_gap=settings.position_gap,
+    )
+    reader = replace(policy, prompt_tokens=longest_prompt(built.tokens, LONGEST), position_gap=0)
     return BuiltPolicy(policy, reader, params, built.source)
 
 

@@ -12,7 +12,9 @@ from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.fields import check, setting, to_text
 
 COPYING_ARMS = ("bc", "bc_continued", "bc_matched")  # they learn from the oracle's own path
-ARMS = (*COPYING_ARMS, "grpo_terminal", "grpo_echo", "dagger", "expert_iteration", "process_dpo", "awr")
+ARMS = (*COPYING_ARMS, "grpo_terminal", "grpo_echo", "dagger", "expert_iteration", "process_dpo", "awr",
+        "value_search")  # fmt: skip
+SEARCHING_ARMS = ("expert_iteration", "value_search")
 PRESET_NAMES = ("smoke", "pilot", "original", "study")
 RECIPE_NAMES = ("guarded", "original")
 QUANTS = ("none", "int8", "nf4")
@@ -20,6 +22,7 @@ DTYPES = ("float32", "bfloat16")
 REWARDS = ("terminal", "execution", "reachability")
 SHAPINGS = ("potential", "fixed")
 CREDITS = ("step", "trajectory")
+DEPLOYMENTS = ("policy", "scorer")
 PLACEMENTS = ("first", "nearest")
 HEADS = ("flat", "factored")
 STOP_HEADS = ("separate", "joint")
@@ -127,6 +130,18 @@ class PilotSettings:
     awr_nats: float = setting(
         0.1, "mean KL divergence of awr's target from the policy of the turn", above=0.0, high=100.0
     )
+    search_budget: int = setting(
+        0,
+        "programs that a verified search runs for each train task: further solutions for expert_iteration, or the "
+        "states of value_search",
+        low=0,
+        high=4_096,
+    )
+    deploy: str = setting(
+        "policy",
+        "what process_dpo trains acts alone, or only ranks the best edits of the copied policy, which keeps STOP",
+        choices=DEPLOYMENTS,
+    )
     shuffle_signal: bool = setting(
         False, "the control: the arm's own signal handed to the wrong owners", aliases=("shuffle_rollout_rewards",)
     )
@@ -138,6 +153,10 @@ class PilotSettings:
         "share of training layouts with blank slots between instructions; needs --placement nearest",
         low=0.0,
         high=1.0,
+    )
+
+    position_gap: int = setting(
+        16, "most blank positions in a training prompt, so that longer ones can be read (0: none)", low=0, high=4_096
     )
 
     start: str = setting("mixed", "programs that tasks start from", choices=STARTS)
@@ -171,6 +190,14 @@ class PilotSettings:
             raise UserError(f"--layout_gaps is {self.layout_gaps:g}; use 0, or --placement nearest beside it.")
         if self.shuffle_signal and self.arm in COPYING_ARMS:
             raise UserError(f"--shuffle_signal is 1 but {self.arm} has no signal of its own; leave it out.")
+        if self.search_budget and self.arm not in SEARCHING_ARMS:
+            raise UserError(f"--search_budget is {self.search_budget} but {self.arm} does not search; leave it out.")
+        if self.arm == "value_search" and not self.search_budget:
+            raise UserError("--search_budget is 0 but value_search learns from what it searches; use at least 1.")
+        if self.deploy == "scorer" and self.arm != "process_dpo":
+            raise UserError(f"--deploy is 'scorer' but {self.arm} trains no scorer; leave it out, or use process_dpo.")
+        if self.deploy == "scorer" and self.stop_head == "joint":
+            raise UserError("--deploy is 'scorer' but a joint STOP cannot be kept apart; use --stop_head separate.")
         if self.rollout_tasks % self.rollout_batch:
             raise UserError(
                 f"--rollout_batch is {self.rollout_batch}; use a divisor of --rollout_tasks, {self.rollout_tasks}."
@@ -240,6 +267,7 @@ ARM_SIZES: dict[str, dict[str, Any]] = {"dagger": _OWN_STATES, "bc_matched": _OW
 ARM_DEFAULTS: dict[str, dict[str, Any]] = {
     "grpo_terminal": {"reward": "terminal", "shaping": "potential", "credit": "trajectory", "anchor_weight": 0.0},
     "expert_iteration": {"reward": "execution"},
+    "value_search": {"reward": "execution", "search_budget": 32},
     "awr": {"reward": "terminal", "states_per_rollout": 2, "reuse": 4},  # each state costs it many rollouts
 }
 
@@ -262,6 +290,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "mask": False,
         "placement": "first",
         "layout_gaps": 0.0,
+        "position_gap": 0,
         "group": 4,
         "rollout_tasks": 32,
         "rollout_batch": 8,
@@ -296,7 +325,7 @@ def preset_settings(preset: str, arm: str, seed: int = 0) -> PilotSettings:
 def sees_oracle_labels(config: Mapping[str, Any]) -> bool:
     """Whether a run with this `config.json` learned from the oracle in more than the copied demonstrations."""
     arm = config["arm"]
-    if arm in ("bc", "bc_continued", "expert_iteration", "awr"):
+    if arm in ("bc", "bc_continued", "expert_iteration", "value_search", "awr"):
         return False
     rewarded = config["reward"] == "reachability" or config.get("shaping") == "fixed"
     return arm in ("bc_matched", "dagger", "process_dpo") or config["anchor_weight"] > 0 or rewarded

@@ -31,7 +31,8 @@ LOSS_COLUMNS = (
 SIGNAL_COLUMNS = (
     "states", "train_states", "candidates_per_state", "valid_edits", "rollout_success", "reachable_after",
     "destroyed_reachability", "false_stop", "repair_labels", "reward_mean", "reward_std", "zero_spread_groups",
-    "solved_tasks", "pairs", "action_spread", "beta", "target_kl", "executions", "oracle_labels",
+    "solved_tasks", "search_solved", "sibling_rank", "auc_within_2", "auc_within_4", "distance_calibration_error",
+    "pairs", "action_spread", "beta", "target_kl", "executions", "oracle_labels",
 )  # fmt: skip
 
 DIAGNOSTIC_COLUMNS = (

@@ -4,6 +4,9 @@ No oracle: the verifier says which programs of the rollouts are right, and that 
 the nearest right program that one of the task's rollouts came to; STOP is labelled by the verifier on all states, and
 tasks without a solution teach STOP alone. On-policy states are what matters: the same solutions used as demonstrations
 leave the policy's mistakes unlabelled.
+
+Where a search is given, it looks for one more solution of each task, led by the policy (ExIt, Anthony et al., 2017,
+arXiv 1705.08439: the search is the expert whom the policy then imitates).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from fuyu_jax.learn.experience import (
 )
 from fuyu_jax.learn.improvement import Arm
 from fuyu_jax.learn.objective import state_shares
+from fuyu_jax.learn.searching import SearchTasks, count_examples, solutions
 from fuyu_jax.learn.states import Repairs
 from fuyu_jax.learn.training import Metrics
 from fuyu_jax.policy import Params, Play, Policy
@@ -78,19 +82,30 @@ def expert_arm(
     rollouts: RolloutOptions,
     credits: CreditOptions,
     options: LabelOptions,
+    search: SearchTasks | None = None,
 ) -> Arm:
-    """The arm on tasks of a stream, `turn_tasks` at a time; rewards and distances are for the signals only."""
+    """The arm on tasks of a stream, `turn_tasks` at a time; rewards and distances are for the signals only.
+
+    `search` looks for further solutions, from where the rollouts start.
+    """
     explore = make_explore(policy, play, rollouts)
     placement = rollouts.teaching.placement
 
     def collect(params: Params, copied: Params, key: jax.Array) -> tuple[Visits, Metrics]:
         del copied
         tasks, _ = stream.next_batch(turn_tasks)
-        roll_key, sample_key, shuffle_key = jax.random.split(key, 3)
+        roll_key, sample_key, shuffle_key, search_key = jax.random.split(key, 4)
         explored = explore(params, tasks, roll_key)
         signals = process_signals(explored, jnp.sum(decision_rewards(explored, credits), axis=0))
         chosen = sample_decisions(explored, sample_key, rollouts.states)
         found = own_solutions(explored, policy.settings, placement)
+        if search is not None:
+            start = jax.tree.map(lambda leaf: leaf[0, :, 0], explored.episodes.program)
+            searched = search(params, tasks, start, search_key)
+            more = solutions(searched, policy.settings, placement)
+            found = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), found, more)
+            ran = jnp.sum(searched.executions) * count_examples(tasks)
+            signals = {**signals, "executions": signals["executions"] + ran, "search_solved": jnp.mean(more.known)}
         if options.shuffle:
             found = hand_on(found, shuffle_key)
         repairs = nearest_repairs(chosen.program, found, policy.settings, placement)
