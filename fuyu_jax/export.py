@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     if options.out.exists():  # before minutes of loading
         raise UserError(f"--out is {options.out}, which exists already; give another folder.")
-    loaded = load_policy(options.run, options.phase, options.checkpoint_dir, options.model)
+    loaded = load_policy(options.run, options.phase, options.checkpoint_dir, options.model, alone=True)
     try:
         said = export_policy(loaded, options.out, options.merged)
     except ModelError as error:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 
 from fuyu_jax import recipes
+from fuyu_jax.deployment import Actor, Roles, ScoredPolicy
 from fuyu_jax.evaluate import baselines
 from fuyu_jax.evaluate.diagnosis import Diagnosis
 from fuyu_jax.evaluate.episodes import record_episodes
@@ -62,6 +63,7 @@ from vm.types import THREEFRY
 PASS_SAMPLES = 8
 DIAGNOSTIC_SPLIT = "val_mixed"
 MANIFEST = "dataset_manifest.json"
+Actors = Callable[[str, Params], Actor]  # of a phase and its parameters
 
 
 def main(argv: Sequence[str]) -> None:
@@ -164,12 +166,13 @@ class Pilot:
         try:
             self._measure_baselines()
             play = make_play(self.built.reader, self.settings.no_repeat)
+            actors = self._actors(play)
             diagnosis = self._diagnosis(play)
             for phase, params in self._guarded(play):
                 with self.interrupts.at_once():
-                    self._measure(phase, params, play, diagnosis)
+                    self._measure(phase, params, actors, diagnosis)
             with self.interrupts.at_once():
-                self._write_episodes(play)
+                self._write_episodes(actors)
             self.saver.check()
             minutes, memory = (time.monotonic() - started) / 60, peak_memory()
             self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {memory:.2f} GiB at most")
@@ -180,20 +183,33 @@ class Pilot:
             command = shlex.join(["python", PROGRAM, "--resume", str(self.folder.path)])
             raise Interrupted(error.number, f"interrupted; go on with: {command}") from None
 
-    def _write_episodes(self, play: Play) -> None:
+    def _actors(self, play: Play) -> Actors:
+        """Who acts where a phase is measured: its policy alone, or as the scorer of what the copied policy proposes."""
+        scored = ScoredPolicy.of(self.built.reader)
+        scored_play = make_play(scored, self.settings.no_repeat)
+
+        def act(phase: str, params: Params) -> Actor:
+            if phase.startswith(COPIED_PHASE) or self.settings.deploy == "policy":
+                return Actor(self.built.reader, play, params)
+            return Actor(scored, scored_play, Roles(self._params_of(COPIED_PHASE), params))
+
+        return act
+
+    def _write_episodes(self, actors: Actors) -> None:
         """Episodes of the last policy, step by step."""
         phase = self.saver.measured.phases[-1]
         lanes = len(self.settings.budgets)
-        shown = record_episodes(self.built.reader, play, self._params_of(phase), self.splits, lanes, phase)
+        policy, play, params = actors(phase, self._params_of(phase))
+        shown = record_episodes(policy, play, params, self.splits, lanes, phase)
         self.folder.write_json_lines(EPISODES, shown)
 
-    def _measure(self, phase: str, params: Params, play: Play, diagnosis: Diagnosis) -> None:
+    def _measure(self, phase: str, params: Params, actors: Actors, diagnosis: Diagnosis) -> None:
         """Everything that is measured of one phase, written."""
-        measured = self.saver.measured
+        measured, (_, play, acting) = self.saver.measured, actors(phase, params)
         with Progress(f"measuring {phase}", len(self.splits)) as progress:
             labels = Labels(self.settings.arm, phase, self.settings.seed)
             outcomes = measure_policy(
-                greedy(play, params),
+                greedy(play, acting),
                 self.splits,
                 self.settings.budgets,
                 labels,
@@ -205,7 +221,7 @@ class Pilot:
             self.record.diagnostics(phase, name, row)
         if diagnosis.reference:
             lanes = len(self.settings.budgets)
-            rates = pass_at(play, params, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
+            rates = pass_at(play, acting, self.splits, BUDGET, PASS_SAMPLES, lanes, self.settings.seed)
             measured.pass_at_8[phase] = rates
         measured.add(phase, outcomes)
         self._write_tables()

@@ -21,6 +21,8 @@ LITTLE = shlex.split(
     [
         ("process_dpo", "--shuffle_signal 1", ("pairs", "margin", "winner_gain", "loser_gain", "repair_labels")),
         ("awr", "--awr_actions 2 --reuse 1", ("beta", "target_kl", "action_spread", "executions", "kl_loss")),
+        ("expert_iteration", "--search_budget 4 --shuffle_signal 1", ("search_solved", "solved_tasks", "executions")),
+        ("value_search", "--search_budget 4", ("search_solved", "sibling_rank", "auc_within_2", "distance_loss")),
     ],
 )
 def test_an_arm_that_does_not_learn_is_the_copied_policy(arm, options, columns, tmp_path, monkeypatch):

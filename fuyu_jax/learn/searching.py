@@ -68,14 +68,11 @@ def solutions(search: Search, settings: vm.Settings, placement: oracle.Placement
 
 
 def were_read(search: Search) -> jax.Array:
-    """Which of the programs tried the model read: bool `[B, S]`.
-
-    All that were not right, but for the one that spent the budget: nothing could follow from it.
-    """
-    size = search.tried.score.shape[1]
-    place = jnp.arange(size, dtype=jnp.int32)[None]
-    last = jnp.where(search.taken[:, None] == size, size - 1, size)
-    return (place < search.taken[:, None]) & (search.tried.score < 1) & (place < last)
+    """Which of the programs tried the model read: bool `[B, S]`."""
+    tried = search.tried
+    place = jnp.arange(tried.passes.shape[1], dtype=jnp.int32)[None]
+    before = jnp.pad(tried.passes[:, :-1], ((0, 0), (1, 0)))
+    return (place < search.taken[:, None]) & (tried.passes > before)
 
 
 def count_examples(tasks: TaskArrays) -> int:

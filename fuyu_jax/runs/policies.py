@@ -15,6 +15,8 @@ from flax import nnx
 import vm
 from fuyu_jax.controller import Rules
 from fuyu_jax.controller.build import ModelOptions, build_controller
+from fuyu_jax.deployment import Roles, ScoredPolicy
+from fuyu_jax.evaluate.metrics import COPIED_PHASE
 from fuyu_jax.policy import Params, Policy, split_controller
 from fuyu_jax.qwen3 import ModelError, resolve_model, weight_bytes
 from fuyu_jax.qwen3.locate import TINY
@@ -196,29 +198,35 @@ class LoadedPolicy(NamedTuple):
 
     Attributes:
       policy: for prompts of any split.
-      params: the saved trained parameters, beside the base model's frozen ones.
+      params: what the policy takes: the saved trained parameters, beside the base model's frozen ones, in `Params`; or
+        `Roles`, where the run deploys them as a scorer.
       settings: the run's.
       phase: which of its policies this is.
       notes: sentences on what may make numbers differ: packages of other versions than those it was trained with.
     """
 
     policy: Policy
-    params: Params
+    params: Any
     settings: PilotSettings
     phase: str
     notes: tuple[str, ...]
 
 
 def load_policy(
-    run: Path, phase: str | None = None, checkpoint_dir: str | None = None, model: str | None = None
+    run: Path,
+    phase: str | None = None,
+    checkpoint_dir: str | None = None,
+    model: str | None = None,
+    alone: bool = False,
 ) -> LoadedPolicy:
-    """Loads a policy of a run.
+    """Loads a policy of a run, as the run deploys it.
 
     Args:
       run: the run's folder.
       phase: as in `bc_policy` or `grpo_echo_r1_policy`; None takes the last.
       checkpoint_dir: where the run's checkpoints are, if neither in its folder nor where its `config.json` says.
       model: where the base model is now, if not under the run's name for it.
+      alone: load what was trained even where the run deploys it as the copied policy's scorer.
 
     Raises:
       UserError: where the folder is no run, has no such policy, or its policy is damaged or belongs to another run or
@@ -244,7 +252,12 @@ def load_policy(
         )
     restored = folder.load(phase, built.params.trained, {})
     params = built.params._replace(trained=restored.tree)
-    return LoadedPolicy(built.reader, params, settings, phase, version_notes(restored.metadata))
+    loaded = LoadedPolicy(built.reader, params, settings, phase, version_notes(restored.metadata))
+    if alone or settings.deploy == "policy" or phase.startswith(COPIED_PHASE):
+        return loaded
+    copied = folder.load(COPIED_PHASE, built.params.trained, {}).tree
+    roles = Roles(built.params._replace(trained=copied), params)
+    return loaded._replace(policy=ScoredPolicy.of(built.reader), params=roles)
 
 
 def _with_base(settings: PilotSettings, run: Path, model: str | None) -> PilotSettings:
