@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ def verdict_text(compared: ComparedRuns) -> str:
 def make_document(compared: ComparedRuns) -> Document:
     """The report as plain data."""
     differences = [
-        [_marked(row["arm"], row["oracle_labels"]), row["control"], row["measure"], row["split"]]
+        [marked(row["arm"], row["oracle_labels"]), row["control"], row["measure"], row["split"]]
         + [points(row["difference"]), between(row["low"], row["high"])]
         for row in compared.comparisons
     ]
@@ -175,9 +175,14 @@ def make_document(compared: ComparedRuns) -> Document:
 
 
 def _gate_parts(compared: ComparedRuns) -> list[Part]:
+    oracle = {group.name for group in compared.groups if group.sees_oracle}
+    return gate_parts(compared.verdicts, oracle) or [Text("No arm was compared.")]
+
+
+def gate_parts(verdicts: Mapping[str, Verdict], sees_oracle: Collection[str]) -> list[Part]:
+    """Each arm's verdict with the figure of every clause; arms that saw the oracle's labels are marked."""
     parts: list[Part] = []
-    for name, verdict in compared.verdicts.items():
-        sees_oracle = any(group.name == name and group.sees_oracle for group in compared.groups)
+    for name, verdict in verdicts.items():
         clauses = [
             [
                 clause.name + (f" ({clause.detail})" if clause.detail else ""),
@@ -187,19 +192,20 @@ def _gate_parts(compared: ComparedRuns) -> list[Part]:
             ]
             for clause in verdict.clauses
         ]
-        parts.append(Heading(f"{_marked(name, sees_oracle)}: {verdict.result}"))
+        parts.append(Heading(f"{marked(name, name in sees_oracle)}: {verdict.result}"))
         parts += [Bullets(verdict.reasons)] if verdict.reasons else []
         parts.append(Table(["clause", "figure, points", "limit, points", ""], clauses))
-        adjusted = f"Holm-adjusted over {len(compared.verdicts)}: {number(verdict.adjusted_p)}"
+        adjusted = f"Holm-adjusted over {len(verdicts)}: {number(verdict.adjusted_p)}"
         parts.append(Text(f"One-sided p {number(verdict.p)}, {adjusted}."))
-    return parts or [Text("No arm was compared.")]
+    return parts
 
 
 def _chart_parts(name: str, title: str, rows: Sequence[Row]) -> list[Part]:
     return [Image(f"{name}.png", title), Fold("The chart's data", data_table(rows))]
 
 
-def _marked(name: str, sees_oracle: bool) -> str:
+def marked(name: str, sees_oracle: bool) -> str:
+    """A name, with the mark of the oracle's labels where it saw them."""
     return name + (ORACLE_MARK if sees_oracle else "")
 
 
@@ -258,7 +264,7 @@ def _policy_table(compared: ComparedRuns) -> Table:
         spread = "" if row["std"] is None else f" ± {100 * row['std']:.1f}"
         shares = [percent(row[name]) for name in ("mean_accuracy_k048", *POLICY_COLUMNS[8:12])]
         cells.append(
-            [_marked(row["policy"], row["oracle_labels"]), row["phase"], str(row["seeds"])]
+            [marked(row["policy"], row["oracle_labels"]), row["phase"], str(row["seeds"])]
             + [percent(row["accuracy_at_budget"]) + spread, *shares, number(row["mean_steps"])]
         )
     return Table(["policy", "phase", "seeds", *POLICY_COLUMNS[6:]], cells, text_columns=2)

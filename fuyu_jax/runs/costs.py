@@ -53,10 +53,13 @@ class Work(NamedTuple):
     decisions: float
 
 
-def work_of(settings: PilotSettings) -> Work:
-    """The states and decisions of a run, replayed demonstrations and measuring included."""
+def work_of(settings: PilotSettings, copies: bool = True) -> Work:
+    """The states and decisions of a run, replayed demonstrations and measuring included.
+
+    `copies` is false for a run that finds its copied policy on the shelf.
+    """
     replayed = settings.batch_tasks * settings.states_per_task
-    states, decisions = float(settings.bc_updates * replayed), 0.0
+    states, decisions = float(copies * settings.bc_updates * replayed), 0.0
     lanes = settings.rollout_tasks * settings.group
     if settings.arm != "bc":
         mine = settings.rollout_batch * settings.group * settings.states_per_rollout
@@ -72,9 +75,9 @@ def work_of(settings: PilotSettings) -> Work:
     return Work(states, decisions)
 
 
-def minutes_of(settings: PilotSettings, slowness: float) -> float:
-    """About how long a run takes on a machine so many times as slow as the reference."""
-    work = work_of(settings)
+def minutes_of(settings: PilotSettings, slowness: float, copies: bool = True) -> float:
+    """About how long a run takes on a machine so many times as slow as the reference; see `work_of`."""
+    work = work_of(settings, copies)
     seconds = work.states / STATES_A_SECOND + work.decisions / DECISIONS_A_SECOND
     return slowness * (FIXED_MINUTES + seconds / 60)
 

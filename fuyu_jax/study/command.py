@@ -1,0 +1,49 @@
+"""`experiments/study.py`: says what a study costs, runs what is still to run, and reports what there is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fuyu_jax.runs.command_line import Parser
+from fuyu_jax.runs.manifest import SOURCE_ROOT
+from fuyu_jax.study.packing import StudyData
+from fuyu_jax.study.plan import read_plan
+from fuyu_jax.study.report import write_report
+from fuyu_jax.study.runner import Runner, cost_text
+
+EXPERIMENTS = SOURCE_ROOT / "experiments"
+PLANS = {"study": EXPERIMENTS / "study.toml", "smoke": EXPERIMENTS / "study_smoke.toml"}
+PROGRAM = "experiments/study.py"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the cost, runs, packs and reports."""
+    parser = Parser("study.py", "Runs a grid of arms and seeds, piece by piece, and reports it.")
+    parser.add_argument("--preset", choices=sorted(PLANS), default="study", help="which plan (default study)")
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="another plan, a TOML file like experiments/study.toml"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of runs and compiled programs (default runs/PRESET)"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the packed data (default data/ in --out)")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="folder of the report (default report/ in --out)")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="run the cells whose regime/cell this fits")
+    parser.add_argument("--list", action="store_true", help="show what there is to run and what it costs, and leave")
+    parser.add_argument("--no_runs", action="store_true", help="run nothing: make the report of the data there are")
+    args = parser.parse_args(argv)
+    plan = read_plan(args.plan or PLANS[args.preset])
+    out: Path = args.out or Path("runs") / ("study" if args.preset == "study" else f"study_{args.preset}")
+    data = args.data or out / "data"
+    runner = Runner(plan, out, data, EXPERIMENTS / "pilot.py", [Path(sys.executable).name, PROGRAM, *argv])
+    wanted = runner.wanted(args.only)
+    if not args.no_runs:
+        print(cost_text(wanted, runner.waiting(wanted)), flush=True)
+    if args.list:
+        return
+    if not args.no_runs:
+        runner.run(wanted)
+    report = write_report(plan, StudyData.read(data), args.report or out / "report")
+    print(f"\nreport: {report}")
