@@ -4,13 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sharded_sweeps import small_policy
 from task_samples import DISTANCES, LISTINGS, tasks
 from test_rollout import oracle_policy, run
 
 from fuyu_jax.learn.credit import CreditOptions, advantages, potentials
-from fuyu_jax.learn.experience import Explored
+from fuyu_jax.learn.experience import Explored, RolloutOptions, make_explore, sample_decisions
 from fuyu_jax.learn.states import label_states, oracle_states, spread_steps
+from fuyu_jax.policy import make_play
 from vm import DEFAULT_SETTINGS, Program, apply_action, oracle
+from vm.types import THREEFRY
 
 COUNT = len(LISTINGS)
 STEP = CreditOptions("terminal")
@@ -96,3 +99,21 @@ def test_oracle_states_lie_on_a_repair():
     after = step(states.seen.op, states.seen.arg, states.action)
     ask = jax.vmap(jax.vmap(lambda p, r: oracle.distance(p, r).distance, (0, None)))
     np.testing.assert_array_equal(ask(after, some.reference), np.maximum(np.asarray(states.distance) - 1, 0))
+
+
+def test_second_turns_differ_between_seeds_and_no_key_is_used_twice():
+    """The second turn of a run: a seed that only reached the first would show here."""
+    policy, params = small_policy()
+    explore = make_explore(policy, make_play(policy, True), RolloutOptions(group=2, states=2))
+
+    def second_turn(seed):
+        collect_key, _ = jax.random.split(jax.random.key(seed, impl=THREEFRY))
+        roll_key, sample_key = jax.random.split(jax.random.fold_in(collect_key, 2))
+        explored = explore(params, tasks(), roll_key)
+        chosen = sample_decisions(explored, sample_key, 2)
+        return np.concatenate([np.ravel(explored.budget), np.ravel(explored.episodes.action), np.ravel(chosen.step)])
+
+    with jax.debug_key_reuse(True):
+        one, again, other = (second_turn(seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).mean() > 0.1

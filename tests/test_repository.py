@@ -1,6 +1,7 @@
 """The project's own files agree with each other: README, Makefile, CI, packaging and the layers of the packages."""
 
 import ast
+import graphlib
 import re
 import sys
 import tomllib
@@ -91,3 +92,42 @@ def test_the_packages_carry_their_data():
         if path.is_file() and path.suffix not in (".py", ".pyc")
     }
     assert other <= kept
+
+
+def module_imports(path):
+    """Modules of ours that a file imports when it is imported: not inside functions, nor for type checking alone."""
+    found = set()
+
+    def visit(node):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.level == 0:
+                found.update({child.module, *(f"{child.module}.{alias.name}" for alias in child.names)})
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def test_no_module_imports_itself_by_a_detour():
+    """Following imports from any module never leads back to it; a package stands for its `__init__`."""
+    paths = [path for package in ("vm", "fuyu_jax") for path in (ROOT / package).rglob("*.py")]
+    name_of = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    graph = {name: {m for m in module_imports(path) if m in name_of.values() and m != name}
+             for path, name in name_of.items()}  # fmt: skip
+    assert len(graph) > 100 and graph["fuyu_jax.policy"] >= {"fuyu_jax.rollout"}
+    packages = {name for path, name in name_of.items() if path.name == "__init__.py"}
+    for name, imported in graph.items():
+        # `from package import module` is an edge to the module; the package's own `__init__` may import its modules.
+        graph[name] = {m for m in imported if not (m in packages and name.startswith(m + "."))}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_scripts_are_thin():
+    for path in (ROOT / "experiments").glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 40, path.name
