@@ -11,6 +11,7 @@ import pytest
 
 import vm
 from vm.isa import READS_ARG
+from vm.types import NUM_OPCODES as END
 from vm.types import Program, Settings
 
 
@@ -39,7 +40,7 @@ def test_round_trip_of_random_programs() -> None:
     source = random.Random(0)
     for settings in (Settings(), Settings(slots=3, args=4)):
         for _ in range(100):
-            op = [source.randrange(44) for _ in range(settings.slots)]
+            op = [source.randrange(END) for _ in range(settings.slots)]
             arg = [source.randrange(settings.args) if READS_ARG[o] else 0 for o in op]
             back = vm.assemble(vm.disassemble(Program(jnp.array(op), jnp.array(arg)), settings), settings)
             assert (back.op.tolist(), back.arg.tolist()) == (op, arg)
@@ -81,7 +82,7 @@ def test_smaller_machines_refuse_what_they_do_not_hold() -> None:
 @pytest.mark.parametrize(
     ("op", "arg", "words"),
     [
-        (44, 0, "slot 1 holds 44, which is no opcode; use 0 to 43"),
+        (END, 0, f"slot 1 holds {END}, which is no opcode; use 0 to {END - 1}"),
         (-1, 0, "slot 1 holds -1"),
         (40, 16, "slot 1 holds FGT 16; use an argument 0 to 15"),
         (40, -1, "slot 1 holds FGT -1"),

@@ -100,12 +100,12 @@ def test_neighbours_obey_the_rules_of_the_split(drafts):
 
 def test_every_opcode_and_every_family_occurs(drafts):
     _, drafts = drafts
-    assert set(np.unique(drafts.program.op[drafts.proper])) == set(range(44))
+    assert set(np.unique(drafts.program.op[drafts.proper])) == set(range(len(OPCODES)))
     assert set(np.unique(drafts.family[drafts.proper])) == set(range(len(grammar.FAMILIES)))
 
 
 def test_no_opcode_is_starved_of_neighbours_by_the_held_out_bigrams():
-    possible = np.zeros((44, 44), bool)
+    possible = np.zeros((len(OPCODES), len(OPCODES)), bool)
     code = {name: number for number, name in enumerate(OPCODES)}
     for first, second in itertools.product(grammar.MOVES, repeat=2):
         stack = first.results
