@@ -29,6 +29,7 @@ from fuyu_jax.search.curves import (
     ratio_rows,
 )
 from fuyu_jax.search.found import Found
+from fuyu_jax.search.report import write_report
 
 BASE = "policy_value"  # which the other methods are compared with
 RATIO_BUDGET = 128  # at whose rate the others' executions are counted, or the next below
@@ -81,6 +82,7 @@ def write_results(folder: RunFolder, measured: Sequence[Measured], budgets: Sequ
     tables = {"search": rows, "areas": areas, "differences": differences, "ratios": ratios}
     folder.write_json("results.json", tables)
     _draw(folder, rows, budgets[-1])
+    write_report(folder.path, BASE)
     folder.log(f"searched with {len({one.label.method for one in measured})} methods")
     return _text(rows, areas, differences, budgets)
 
