@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
         for split in settings.splits
     }
     folder = RunFolder.create(settings.out, f"search_{loaded.phase}")
-    folder.write_json("config.json", asdict(settings) | {"phase": loaded.phase})
+    folder.write_json("config.json", asdict(settings) | {"phase": loaded.phase, "policy": loaded.settings.command()})
     data = {split: split_manifest(tasks) for split, tasks in splits.items()}
     folder.write_json("dataset_manifest.json", make_manifest(data, {"tasks": EVALUATION_SEED, "search": settings.seed}))
     print(f"\n{write_results(folder, measure(settings, loaded, splits), settings.budget)}\n\nresults: {folder.path}")

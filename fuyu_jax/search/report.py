@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,23 @@ def write_report(folder: Path, base: str) -> Path:
     """Writes the report of a folder whose tables are there, against the method `base`, and returns its path."""
     tables = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     tables["timing"] = read_table(folder / "timing.csv", ("method", "split"))
-    manifest = json.loads((folder / "dataset_manifest.json").read_text(encoding="utf-8"))
+    manifest, config = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("dataset_manifest.json", "config.json")
+    )
     path = folder / NAME
-    write_atomically(path, markdown.render(make_document(tables, manifest, base)).encode())
+    write_atomically(path, markdown.render(make_document(tables, manifest, config, base)).encode())
     return path
 
 
-def make_document(tables: Mapping[str, Sequence[Row]], manifest: Mapping[str, Any], base: str) -> Document:
+def make_document(
+    tables: Mapping[str, Sequence[Row]], manifest: Mapping[str, Any], config: Mapping[str, Any], base: str
+) -> Document:
     """The report as plain data.
 
     Args:
       tables: rows of `search`, `areas`, `differences`, `ratios` and `timing`.
       manifest: of the folder.
+      config: of the folder.
       base: the method that others are compared with.
     """
     curves = tables["search"]
@@ -48,7 +54,7 @@ def make_document(tables: Mapping[str, Sequence[Row]], manifest: Mapping[str, An
         Section("Executions for the same rate", _ratios(tables["ratios"], most, base)),
         Section("Wrong answers by the number of examples that judge", _spurious(curves)),
         Section("Seconds", [_seconds(tables["timing"], most)]),
-        Section("What ran", [Bullets(_origin(manifest))]),
+        Section("What ran", [Bullets(_origin(manifest, config))]),
     ]
     return Document("Verified search", _answer(ran, base), sections)
 
@@ -107,8 +113,12 @@ def _times(row: Row) -> str:
 
 
 def _spurious(curves: Sequence[Row]) -> list[Part]:
-    last = max(row["budget"] for row in curves if row["public"] < max(r["public"] for r in curves)) if curves else 0
     several = {row["method"] for row in curves if row["public"] == 1}
+    largest: dict[str, int] = {}
+    for row in curves:
+        if row["method"] in several and row["cost"] == "executions":
+            largest[row["method"]] = max(largest.get(row["method"], 0), row["budget"])
+    last = min(largest.values(), default=0)
     cells = [
         [row["method"], str(row["public"]), percent(row["accepted_rate"])]
         + [interval(row["spurious_rate"], row["spurious_low"], row["spurious_high"])]
@@ -130,11 +140,16 @@ def _seconds(timing: Sequence[Row], most: int) -> Table:
     return Table(["method", "split", "budget", "executions", "seconds"], cells, text_columns=2, note=note)
 
 
-def _origin(manifest: Mapping[str, Any]) -> list[str]:
+def _origin(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     git, machine = manifest["git"], manifest["machine"]
     changed = ", with local changes" if git["dirty"] else ""
-    where = f"{machine['processor']}, {machine['cores']} cores"
-    return [code(manifest["command"]), f"commit {code(git['commit'])}{changed}", where]
+    words = shlex.split(manifest["command"])
+    script = next((at for at, word in enumerate(words) if word.endswith(".py")), 0)
+    return [
+        f"The search: {code(shlex.join(['python', *words[script:]]))}",
+        f"The policy {code(config['phase'])}: {code(config['policy'])}",
+        f"Commit {code(git['commit'])}{changed}; {machine['processor']}, {machine['cores']} cores",
+    ]
 
 
 def _counts(row: Row, most: int) -> bool:
