@@ -28,8 +28,8 @@ NOT_REPRODUCED = (
     "part here.",
     "The original's tasks, its machine and the sizes of its bonuses and fines were not published. Ours follow its "
     "description, so figures of the two stand side by side and are not a contest.",
-    "The original measured 16 tasks a split and one seed. Ours are 256 a split and several seeds; what looks like the "
-    "same effect may have been chance there.",
+    "The original measured 16 tasks a split with one seed, ours measure more of both; what looks like the same effect "
+    "may have been chance there.",
 )
 THREATS = (
     "One small model, one machine, one generator of tasks: whether the order of the arms holds elsewhere is not shown.",
@@ -94,7 +94,7 @@ def answer(verdicts: dict[str, dict[str, Verdict]]) -> str:
         for result, words in ((PASS, "improve on copying"), (UNDECIDABLE, "cannot be decided yet")):
             names = [_with_effect(name, verdict) for name, verdict in found.items() if verdict.result == result]
             if names:
-                sentences.append(f"In the regime {code(regime)} these arms {words}: {'; '.join(names)}.")
+                sentences.append(f"In the regime {regime} these arms {words}: {'; '.join(names)}.")
         failed = [(name, verdict) for name, verdict in found.items() if verdict.result not in (PASS, UNDECIDABLE)]
         for name, verdict in failed:
             broken = ", ".join(clause.name for clause in verdict.clauses if not clause.holds)
@@ -105,9 +105,9 @@ def answer(verdicts: dict[str, dict[str, Verdict]]) -> str:
 def _with_effect(name: str, verdict: Verdict) -> str:
     found = verdict.comparisons.get(CONTINUED)
     if found is None:
-        return code(name)
+        return name
     effect = found.solved
-    return f"{code(name)} ({points(effect.difference)} points, {between(effect.low, effect.high)})"
+    return f"{name} ({points(effect.difference)} points, {between(effect.low, effect.high)})"
 
 
 def _rules() -> str:
