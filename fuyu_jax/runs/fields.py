@@ -110,4 +110,7 @@ def check(item: Field, value: Any) -> None:
 def _range(limits: Mapping[str, Any]) -> str:
     """The numbers that a field allows, in words."""
     low = f"a number above {limits['above']:g}" if limits["above"] > -math.inf else f"at least {limits['low']:g}"
-    return low + ("" if limits["high"] == math.inf else f" and at most {limits['high']:g}")
+    if limits["high"] == math.inf:
+        return low
+    whole = float(limits["high"]).is_integer()
+    return f"{low} and at most {limits['high']:.0f}" if whole else f"{low} and at most {limits['high']:g}"
