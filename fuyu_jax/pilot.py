@@ -185,15 +185,21 @@ class Pilot:
 
     def _actors(self, play: Play) -> Actors:
         """Who acts where a phase is measured: its policy alone, or as the scorer of what the copied policy proposes."""
+
+        def alone(phase: str, params: Params) -> Actor:
+            return Actor(self.built.reader, play, params)
+
+        if self.settings.deploy == "policy":
+            return alone
         scored = ScoredPolicy.of(self.built.reader)
         scored_play = make_play(scored, self.settings.no_repeat)
 
-        def act(phase: str, params: Params) -> Actor:
-            if phase.startswith(COPIED_PHASE) or self.settings.deploy == "policy":
-                return Actor(self.built.reader, play, params)
+        def as_scorer(phase: str, params: Params) -> Actor:
+            if phase.startswith(COPIED_PHASE):
+                return alone(phase, params)
             return Actor(scored, scored_play, Roles(self._params_of(COPIED_PHASE), params))
 
-        return act
+        return as_scorer
 
     def _write_episodes(self, actors: Actors) -> None:
         """Episodes of the last policy, step by step."""

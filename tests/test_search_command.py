@@ -41,9 +41,12 @@ def test_the_folder_holds_tables_charts_and_where_they_come_from(results):
               for split in ("all", "fresh_standard", "val_mixed")]  # fmt: skip
     assert names == sorted([
         "areas.csv", "config.json", "dataset_manifest.json", "differences.csv", "experiment_log.md", "outcomes.csv",
-        "ratios.csv", "results.json", "search.csv", "timing.csv", "figures/spurious.png", *charts,
+        "ratios.csv", "results.json", "search.csv", "search.md", "timing.csv", "figures/spurious.png", *charts,
     ])  # fmt: skip
+    report = (results / "search.md").read_text()
+    assert report.startswith("# Verified search") and "## hard_composition" not in report and "## val_mixed" in report
     config = json.loads((results / "config.json").read_text())
+    assert config["policy"].startswith("python experiments/pilot.py") and config["policy"] in report
     assert config["phase"] == "bc_policy" and config["limits"]["budget"] == 8
     tables = json.loads((results / "results.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     assert len(tables["search"]) == len(read_csv(results / "search.csv"))
