@@ -31,7 +31,7 @@ from fuyu_jax.learn.improvement import improve
 from fuyu_jax.learn.training import Diverged, TrainingPoint, start_training
 from fuyu_jax.policy import Params, Play, make_play
 from fuyu_jax.runs.arguments import parse_command
-from fuyu_jax.runs.errors import Interrupted, RunStopped
+from fuyu_jax.runs.errors import Interrupted, RunStopped, UserError
 from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.interrupts import Interrupts
 from fuyu_jax.runs.manifest import check_data, make_manifest, peak_memory
@@ -132,28 +132,36 @@ class Pilot:
             folder = RunFolder.reopen(resume)
         policies = PolicyFolder.of_run(folder.path, settings.checkpoint_dir)
         if resume is None:
-            policies.claim()
+            try:
+                policies.claim()
+            except UserError:
+                folder.give_up()
+                raise
             folder.write_json("config.json", settings.to_dict())
-        with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
-            splits = {}
-            for split in EVALUATION_SPLITS:
-                splits[split] = make_tasks(
-                    split, EVALUATION_SEED, settings.eval_tasks, settings.start, settings.public, settings.hidden
-                )
-                progress.update()
-        manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
-        if folder.size(MANIFEST):
-            check_data(folder.path / MANIFEST, manifests)
-        else:
-            seeds = {"evaluation tasks": EVALUATION_SEED, "initialisation, train stream and sampling": settings.seed}
-            folder.write_json(MANIFEST, make_manifest(manifests, seeds) | {"model": built.source})
-        folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
-        record = Recorder(folder, EventFiles(folder.path).follow) if settings.tensorboard else Recorder(folder)
-        points = Points.of_run(policies, settings, built.params, recipe)
-        saver = Saver(points, folder, policies, record, settings.save_every, interrupts)
-        if resume is not None:
-            saver.go_on()
-        return cls(settings, folder, policies, record, built, recipe, splits, saver, interrupts)
+        with _told_how_to_go_on(folder):
+            with Progress("making tasks", len(EVALUATION_SPLITS)) as progress:
+                splits = {}
+                for split in EVALUATION_SPLITS:
+                    splits[split] = make_tasks(
+                        split, EVALUATION_SEED, settings.eval_tasks, settings.start, settings.public, settings.hidden
+                    )
+                    progress.update()
+            manifests = {split: split_manifest(tasks) for split, tasks in splits.items()}
+            if folder.size(MANIFEST):
+                check_data(folder.path / MANIFEST, manifests)
+            else:
+                seeds = {
+                    "evaluation tasks": EVALUATION_SEED,
+                    "initialisation, train stream and sampling": settings.seed,
+                }
+                folder.write_json(MANIFEST, make_manifest(manifests, seeds) | {"model": built.source})
+            folder.log(f"prepared {sum(map(len, splits.values()))} evaluation tasks for {settings.command()}")
+            record = Recorder(folder, EventFiles(folder.path).follow) if settings.tensorboard else Recorder(folder)
+            points = Points.of_run(policies, settings, built.params, recipe)
+            saver = Saver(points, folder, policies, record, settings.save_every, interrupts)
+            if resume is not None:
+                saver.go_on()
+            return cls(settings, folder, policies, record, built, recipe, splits, saver, interrupts)
 
     def run(self) -> Path:
         """Train and measure every phase, write the tables and the report, whose path is returned.
@@ -163,7 +171,7 @@ class Pilot:
           RunStopped: where training makes no sense any more.
         """
         started = time.monotonic()
-        try:
+        with _told_how_to_go_on(self.folder):
             self._measure_baselines()
             play = make_play(self.built.reader, self.settings.no_repeat)
             actors = self._actors(play)
@@ -178,10 +186,6 @@ class Pilot:
             self.folder.log(f"finished: training and measuring took {minutes:.1f} minutes, {memory:.2f} GiB at most")
             with self.interrupts.at_once():
                 return write_report(self.folder.path)
-        except Interrupted as error:
-            self.folder.log("interrupted")
-            command = shlex.join(["python", PROGRAM, "--resume", str(self.folder.path)])
-            raise Interrupted(error.number, f"interrupted; go on with: {command}") from None
 
     def _actors(self, play: Play) -> Actors:
         """Who acts where a phase is measured: its policy alone, or as the scorer of what the copied policy proposes."""
@@ -374,3 +378,14 @@ class Pilot:
     def _says(self, outcomes: Outcomes) -> str:
         rows = outcomes.select(mode="learned")
         return f"solved {np.mean(rows.solved):.1%} of {len(rows)} episodes in the learned mode, over all budgets"
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(folder: RunFolder) -> Iterator[None]:
+    """Inside, a signal ends with the command that goes on with the run."""
+    try:
+        yield
+    except Interrupted as error:
+        folder.log("interrupted")
+        command = shlex.join(["python", PROGRAM, "--resume", str(folder.path)])
+        raise Interrupted(error.number, f"interrupted; go on with: {command}") from None

@@ -13,7 +13,7 @@ from task_samples import tasks as sample_tasks
 import vm
 from fuyu_jax.controller import DEFAULT_RULES, Controller
 from fuyu_jax.evaluate import baselines
-from fuyu_jax.evaluate.measure import CHUNK, lane_keys
+from fuyu_jax.evaluate.measure import lane_keys
 from fuyu_jax.learn.arms.grpo_echo import GrpoOptions, grpo_arm
 from fuyu_jax.learn.credit import CreditOptions
 from fuyu_jax.learn.experience import RolloutOptions
@@ -64,7 +64,7 @@ class FixedStream:
 
 def part_of_a_chunk():
     """A split whose only chunk is not full."""
-    arrays = some_tasks(CHUNK - 3)
+    arrays = some_tasks(13)
     count = len(arrays.family)
     return {"val_mixed": Tasks("val_mixed", 0, np.arange(count), [""] * count, arrays, np.arange(count), {})}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fuyu_jax.evaluate.measure import Labels, Lanes, join_lanes, outcomes_of, stop_times
+from fuyu_jax.evaluate.measure import Labels, Lanes, array_chunks, chunk_size, join_lanes, outcomes_of, stop_times
 
 LABELS = Labels("grpo_echo", "bc_policy", 3)
 
@@ -79,3 +79,14 @@ def test_joining_parts_drops_the_filling():
     joined = join_lanes([lanes(), lanes()], [3, 1])
     assert joined.action.shape == (4, 4)
     assert joined.action[:, 3].tolist() == lanes().action[:, 0].tolist()
+
+
+def test_a_call_takes_no_more_tasks_than_hold_those_there_are():
+    sizes = {1: 1, 2: 2, 3: 4, 16: 16, 17: 32, 64: 64, 65: 64, 256: 64}
+    assert {tasks: chunk_size(tasks) for tasks in sizes} == sizes
+
+
+def test_every_task_is_in_one_part_and_the_last_is_filled_with_its_own():
+    parts = array_chunks(np.arange(11), 11, 4)
+    assert [part.tolist() for _, part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 8]]
+    assert [(rows.start, rows.stop) for rows, _ in parts] == [(0, 4), (4, 8), (8, 11)]

@@ -157,7 +157,9 @@ def test_losses_agree_in_both_precisions(trained, quant: str) -> None:
     assert trained(quant, "bfloat16").loss == pytest.approx(trained(quant, "float32").loss, rel=LOSS_TOLERANCE)
 
 
-@pytest.mark.parametrize(("quant", "dtype"), QUICK)
+@pytest.mark.parametrize(
+    ("quant", "dtype"), [pytest.param("none", "float32", marks=pytest.mark.slow), ("nf4", "bfloat16")]
+)
 def test_episodes_are_played(trained, quant: str, dtype: str) -> None:
     run: Trained = trained(quant, dtype)
     tasks = sample_tasks()

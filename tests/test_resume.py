@@ -147,6 +147,35 @@ def test_damaged_points_are_no_fresh_start(tmp_path, capsys):
     assert (run / "outcomes.csv").read_bytes() == before
 
 
+def test_points_that_were_moved_are_asked_for(straight, tmp_path, capsys):
+    """Found nowhere they are no fresh start, though the run's own folder holds no policy."""
+    assert run_toy(tmp_path, begin("grpo_echo", "--checkpoint_dir", "there"), stop_at(2)) == 143
+    (tmp_path / "there").rename(tmp_path / "moved")
+    before = (tmp_path / "run/train_log.csv").read_bytes()
+    assert run_toy(tmp_path, RESUME) == 2
+    assert "there/run/training has no point to go on from; say with --checkpoint_dir" in capsys.readouterr().err
+    assert (tmp_path / "run/train_log.csv").read_bytes() == before
+    assert run_toy(tmp_path, [*RESUME, "--checkpoint_dir", "moved"]) == 0
+    for name in toy_runs.TABLES:
+        assert (tmp_path / "run" / name).read_bytes() == straight["grpo_echo"][name]
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run_toy(tmp_path, begin("bc", "--checkpoint_dir", "file")) == 2
+    assert "file/run cannot be made (Not a directory)" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_signal_while_tasks_are_made_says_how_to_go_on(straight, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(pilot, "make_manifest", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        assert run_toy(tmp_path, begin()) == 130
+    assert "interrupted; go on with: python experiments/pilot.py --resume run" in capsys.readouterr().err
+    assert run_toy(tmp_path, RESUME) == 0
+    assert contents(tmp_path / "run") == straight["grpo_echo"]
+
+
 def test_leftovers_of_a_killed_process_are_swept(straight, tmp_path):
     run, _ = stopped_run(tmp_path)
     (run / ".metrics.csv.17.tmp").write_text("half")
@@ -185,6 +214,9 @@ def test_other_settings_are_refused(tmp_path, capsys):
     assert "settings.update_lr 0.003, but here settings.update_lr is 0.002" in capsys.readouterr().err
     assert run_toy(tmp_path, ["--resume", "nowhere"]) == 2
     assert "nowhere is no run" in capsys.readouterr().err
+    config.write_text('{"run": "another", "seed": 0}')  # as of a search
+    assert run_toy(tmp_path, RESUME) == 2
+    assert "does not hold the settings of a training run" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_programs_kept")

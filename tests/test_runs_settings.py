@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -123,10 +124,12 @@ def test_bad_input_is_one_sentence_that_names_it(argv, parts):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_settings_made_in_python_are_checked_too(name):
-    bad = {bool: None, int: -2, float: -1.0, str: "", tuple: (3, 99)}.get(type(getattr(PilotSettings(), name)))
-    if bad is not None:
-        with pytest.raises(UserError, match=f"--{name}"):
-            PilotSettings(**{name: bad})
+    default = getattr(PilotSettings(), name)
+    bad = {bool: (), int: (-2,), float: (-1.0,), str: ("",), tuple: ((3, 99),)}.get(type(default), ())
+    other_kinds = (1 if isinstance(default, bool) else True, {"a": 1}, ("0",))
+    for value in (*bad, *other_kinds):
+        with pytest.raises(UserError, match=f"--{name} is "):
+            PilotSettings(**{name: value})
 
 
 def test_help_explains_every_option_with_its_default(capsys):
@@ -198,6 +201,17 @@ def test_run_main_turns_ctrl_c_into_status_130():
         raise KeyboardInterrupt
 
     assert run_main(main, []) == 130
+
+
+def test_a_device_that_is_not_here_is_one_sentence():
+    code = (
+        "import jax; from fuyu_jax.runs.errors import run_main; raise SystemExit(run_main(lambda _: jax.devices(), []))"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "JAX_PLATFORMS is 'cuda', but jax finds no such device here" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_settings_import_neither_jax_nor_matplotlib():

@@ -137,6 +137,14 @@ def test_a_run_that_stops_half_way_leaves_nothing(tmp_path):
     assert shelf.find(RECIPE, LIKE) is None
 
 
+def test_a_shelf_that_cannot_be_written_costs_the_run_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    run = FakeRun(tmp_path / "a")
+    assert [epoch[1] for epoch in run.copy(Shelf(tmp_path / "file" / "bc"))] == [[3.0] * 3, [15.0] * 3]
+    told = capsys.readouterr().err
+    assert told.count("copied policies are not shared") == 1 and "Not a directory" in told
+
+
 def copy_at_once(folder, name, barrier):
     run = FakeRun(folder / name)
     train = run.train

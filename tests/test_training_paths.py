@@ -45,6 +45,11 @@ def cloning_gradient(policy, params, pieces=1):
     return Cloning(policy, FixedSource(), options).gradient(params, KEY)
 
 
+@pytest.fixture(scope="module")
+def plain_cloning(policy_and_params):
+    return cloning_gradient(*policy_and_params)
+
+
 def check_same(one, other):
     (gradient, terms), (other_gradient, other_terms) = one, other
     assert terms.keys() == other_terms.keys()
@@ -59,16 +64,14 @@ def test_prompts_of_the_batch_have_unequal_lengths(policy_and_params):
     assert len(set(lengths.tolist())) > 2
 
 
-def test_cloning_is_the_same_with_one_full_pass_a_state(policy_and_params):
+def test_cloning_is_the_same_with_one_full_pass_a_state(policy_and_params, plain_cloning):
     policy, params = policy_and_params
-    full = dataclasses.replace(policy, full_pass=True)
-    check_same(cloning_gradient(policy, params), cloning_gradient(full, params))
+    check_same(plain_cloning, cloning_gradient(dataclasses.replace(policy, full_pass=True), params))
 
 
 @pytest.mark.parametrize("pieces", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_cloning_is_the_same_in_parts(policy_and_params, pieces):
-    policy, params = policy_and_params
-    check_same(cloning_gradient(policy, params), cloning_gradient(policy, params, pieces))
+def test_cloning_is_the_same_in_parts(policy_and_params, plain_cloning, pieces):
+    check_same(plain_cloning, cloning_gradient(*policy_and_params, pieces))
 
 
 @pytest.mark.slow

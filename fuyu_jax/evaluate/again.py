@@ -26,6 +26,7 @@ def measure_again(
     splits: Mapping[str, Tasks],
     budgets: Sequence[int],
     own: Sequence[int],
+    size: int,
     labels: Labels,
     advance: Callable[[str], object] = lambda split: None,
 ) -> Outcomes:
@@ -38,6 +39,7 @@ def measure_again(
       budgets: K values to measure.
       own: the run's own K values, in its order. Numbers may depend on the shape of a batch in their last bits, so
         every batch has as many lanes as the run's had.
+      size: how many tasks the run took at a time, for the same reason.
       labels: whose rows they are.
       advance: called when a split is done.
     """
@@ -46,7 +48,7 @@ def measure_again(
     for split, tasks in splits.items():
         lanes: dict[int, Lanes] = {}
         for group in lane_groups(budgets, own):
-            lanes |= dict(zip(group, roll_split(roll, tasks, group), strict=True))
+            lanes |= dict(zip(group, roll_split(roll, tasks, group, size), strict=True))
         parts += [outcomes_of(lanes[k], labels, mode, split, k) for k in budgets for mode in MODES]
         advance(split)
     return Outcomes.concatenate(parts)
@@ -63,16 +65,16 @@ def lane_groups(budgets: Sequence[int], own: Sequence[int]) -> list[tuple[int, .
 
 
 def sampled_rates(
-    play: Play, params: Params, tasks: Tasks, budgets: Sequence[int], samples: int, lanes: int, seed: int
+    play: Play, params: Params, tasks: Tasks, budgets: Sequence[int], samples: int, lanes: int, size: int, seed: int
 ) -> dict[str, dict[str, float]]:
     """For each budget, `pass_at_n` for n = 1, 2, 4, ... and `samples`: the chance that one of n samples solves a task.
 
-    The samples of the first tasks are those of `pass_at`.
+    The samples of the first tasks are those of `pass_at`; `size` is that of `measure_again`.
     """
     sizes = sorted({samples, *(2**power for power in range(samples.bit_length()))})
     rates = {}
     for k in budgets:
-        won = [sampled_wins(play, params, part, k, samples, lanes, seed) for part in chunks(tasks)]
+        won = [sampled_wins(play, params, part, k, samples, lanes, seed) for part in chunks(tasks, size)]
         counts = np.concatenate(won).sum(axis=1)
         rates[str(k)] = {f"pass_at_{n}": pass_rate(counts, samples, n) for n in sizes}
     return rates

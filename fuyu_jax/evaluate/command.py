@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fuyu_jax.evaluate.again import TextPolicy, measure_again, sampled_rates, with_tokens
-from fuyu_jax.evaluate.measure import EVALUATION_SEED, Labels
+from fuyu_jax.evaluate.measure import EVALUATION_SEED, Labels, chunk_size
 from fuyu_jax.evaluate.metrics import ALL_SPLITS, metrics_from_outcomes, summary
 from fuyu_jax.policy import Policy, make_play
 from fuyu_jax.qwen3 import resolve_model
@@ -94,10 +94,11 @@ def evaluate(request: Request, loaded: LoadedPolicy, splits: Mapping[str, Tasks]
     folder.write_json("dataset_manifest.json", manifest | {"policy": policy_of})
     play = make_play(loaded.policy, settings.no_repeat)
     budgets = settings.budgets if request.k is None else request.k
+    size = chunk_size(settings.eval_tasks)
     labels = Labels(settings.arm, loaded.phase, settings.seed)
     with Progress(f"measuring {loaded.phase}", len(splits)) as progress:
         outcomes = measure_again(
-            play, loaded.params, splits, budgets, settings.budgets, labels, lambda split: progress.update()
+            play, loaded.params, splits, budgets, settings.budgets, size, labels, lambda split: progress.update()
         )
     results: dict[str, Any] = summary(outcomes)
     if request.sampled:
@@ -106,7 +107,7 @@ def evaluate(request: Request, loaded: LoadedPolicy, splits: Mapping[str, Tasks]
             results["sampled"] = {}
             for split, part in splits.items():
                 results["sampled"][split] = sampled_rates(
-                    play, loaded.params, part, budgets, request.sampled, lanes, settings.seed
+                    play, loaded.params, part, budgets, request.sampled, lanes, size, settings.seed
                 )
                 progress.update()
     rows = metrics_from_outcomes(outcomes)

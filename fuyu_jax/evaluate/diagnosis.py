@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fuyu_jax.evaluate.diagnostics import StateSet, kl_between, make_diagnose
-from fuyu_jax.evaluate.measure import CHUNK, greedy
+from fuyu_jax.evaluate.measure import greedy
 from fuyu_jax.evaluate.metrics import BUDGET
 from fuyu_jax.evaluate.state_sets import oracle_path_states, visited_states
 from fuyu_jax.learn.training import Metrics
@@ -30,7 +30,7 @@ class Diagnosis:
         Args:
           policy: for prompts of the tasks.
           play: plays episodes, `lanes` of each task at a time.
-          tasks: `CHUNK` tasks, whose states are looked at.
+          tasks: those whose states are looked at, as many as are measured at a time.
           placement: where the oracle's labels lead.
           lanes: a number for which `play` is compiled anyway.
         """
@@ -41,8 +41,9 @@ class Diagnosis:
 
     def refer_to(self, copied: Params) -> None:
         """Fixes the sets of states and the policy that others are set against."""
-        budget = jnp.full((CHUNK, self._lanes), BUDGET, jnp.int32)
-        episodes = greedy(self._play, copied)(self._tasks, budget, jnp.arange(CHUNK))
+        count = len(self._tasks.family)
+        budget = jnp.full((count, self._lanes), BUDGET, jnp.int32)
+        episodes = greedy(self._play, copied)(self._tasks, budget, jnp.arange(count))
         self._sets = {
             "oracle_path": oracle_path_states(self._tasks, self._machine, self._placement),
             "bc_states": visited_states(self._tasks, episodes, budget[:, :1], self._machine, self._placement),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fuyu_jax.evaluate.measure import CHUNK, array_chunks, greedy, stop_times, to_lanes
+from fuyu_jax.evaluate.measure import array_chunks, chunk_size, greedy, stop_times, to_lanes
 from fuyu_jax.evaluate.metrics import BUDGET, HARD_BUDGET, HARD_SPLIT
 from fuyu_jax.evaluate.narration import Heading, narrate
 from fuyu_jax.evaluate.thoughts import make_think
@@ -56,9 +56,10 @@ def record_episodes(
     arrays = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
     budgets = jnp.asarray([budget_of(split) for split, _ in chosen], jnp.int32)
     records = []
-    for rows, (tasks, budget) in array_chunks((arrays, budgets), len(chosen)):
+    size = chunk_size(max(len(tasks) for tasks in splits.values()))  # as where they are measured
+    for rows, (tasks, budget) in array_chunks((arrays, budgets), len(chosen), size):
         roll = greedy(play, params)
-        episodes = roll(tasks, jnp.broadcast_to(budget[:, None], (CHUNK, lanes)), jnp.arange(CHUNK))
+        episodes = roll(tasks, jnp.broadcast_to(budget[:, None], (size, lanes)), jnp.arange(size))
         thoughts = think(params, tasks, episodes, budget)
         first = jax.tree.map(lambda leaf: leaf[:, :, 0], episodes)
         tasks, first, thoughts = jax.device_get((tasks, first, thoughts))

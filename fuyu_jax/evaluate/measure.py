@@ -17,7 +17,7 @@ from vm.tasks import TaskArrays, Tasks
 from vm.types import THREEFRY
 
 MODES = ("forced", "learned", "value_gated", "verified")
-CHUNK = 64  # tasks in one compiled call
+CHUNK = 64  # most tasks in one compiled call
 EVALUATION_SEED = 0  # data seed of the evaluation tasks: always the same ones
 
 
@@ -47,12 +47,20 @@ def lane_keys(key: jax.Array, index: jax.Array, lanes: int) -> jax.Array:
     return jax.vmap(lambda task: jax.random.split(jax.random.fold_in(key, task), lanes))(index)
 
 
-def chunks(tasks: Tasks, size: int = CHUNK) -> list[tuple[slice, TaskArrays]]:
-    """The tasks in parts of one size, as `array_chunks` has them."""
-    return array_chunks(tasks.arrays, len(tasks), size)
+def chunk_size(tasks: int) -> int:
+    """How many of some tasks one compiled call takes: the power of two that holds them, `CHUNK` at most.
+
+    Numbers may depend on the shape of a batch in their last bits, so who measures again takes the first size.
+    """
+    return min(CHUNK, 1 << (tasks - 1).bit_length())
 
 
-def array_chunks(arrays: Any, count: int, size: int = CHUNK) -> list[tuple[slice, Any]]:
+def chunks(tasks: Tasks, size: int | None = None) -> list[tuple[slice, TaskArrays]]:
+    """The tasks in parts of one size, that of `chunk_size` if none is given, as `array_chunks` has them."""
+    return array_chunks(tasks.arrays, len(tasks), size or chunk_size(len(tasks)))
+
+
+def array_chunks(arrays: Any, count: int, size: int) -> list[tuple[slice, Any]]:
     """A tree of arrays `[count, ...]` in parts of one size; the last is filled up with its own rows again.
 
     So nothing recompiles. Each part comes with the slice of the rows that it holds first.
@@ -64,6 +72,12 @@ def array_chunks(arrays: Any, count: int, size: int = CHUNK) -> list[tuple[slice
         part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays)
         parts.append((slice(first, min(first + size, count)), part))
     return parts
+
+
+def _indices(part: tuple[slice, TaskArrays]) -> jax.Array:
+    """Numbers of a part's tasks, int32 `[B]`; what fills it up is counted on."""
+    rows, arrays = part
+    return jnp.arange(rows.start, rows.start + len(jax.tree.leaves(arrays)[0]))
 
 
 class Lanes(NamedTuple):
@@ -138,14 +152,18 @@ def join_lanes(parts: Sequence[Lanes], sizes: Sequence[int]) -> Lanes:
     )
 
 
-def roll_split(roll: Roll, tasks: Tasks, budgets: Sequence[int]) -> list[Lanes]:
-    """Roll out a split with one lane for each budget; the lanes of all tasks for each budget, in that order."""
+def roll_split(roll: Roll, tasks: Tasks, budgets: Sequence[int], size: int | None = None) -> list[Lanes]:
+    """Roll out a split with one lane for each budget; the lanes of all tasks for each budget, in that order.
+
+    `size` is that of `chunks`.
+    """
     public = tasks.public.targets.type.shape[-1]
     parts: list[list[Lanes]] = [[] for _ in budgets]
     sizes = []
-    for rows, arrays in chunks(tasks):
-        budget = jnp.broadcast_to(jnp.asarray(budgets, jnp.int32), (CHUNK, len(budgets)))
-        episodes = roll(arrays, budget, jnp.arange(rows.start, rows.start + CHUNK))
+    for rows, arrays in chunks(tasks, size):
+        index = _indices((rows, arrays))
+        budget = jnp.broadcast_to(jnp.asarray(budgets, jnp.int32), (len(index), len(budgets)))
+        episodes = roll(arrays, budget, index)
         sizes.append(rows.stop - rows.start)
         for lane, part in enumerate(parts):
             part.append(to_lanes(episodes, lane, public))
@@ -208,8 +226,8 @@ def sampled_wins(
     """
     rows, arrays = part
     base = jax.random.key(seed, impl=THREEFRY)
-    budgets = jnp.full((CHUNK, lanes), budget, jnp.int32)
-    index = jnp.arange(rows.start, rows.start + CHUNK)
+    index = _indices(part)
+    budgets = jnp.full((len(index), lanes), budget, jnp.int32)
     won = []
     for draw in range(-(-samples // lanes)):
         keys = lane_keys(jax.random.fold_in(base, draw), index, lanes)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from tabulate import tabulate
 
-from fuyu_jax.evaluate.measure import CHUNK
+from fuyu_jax.evaluate.measure import chunk_size
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.folder import LOG_NAME
 from fuyu_jax.runs.policies import read_config
@@ -70,7 +70,8 @@ def work_of(settings: PilotSettings, copies: bool = True) -> Work:
         played = 1 + (branches if settings.arm == "awr" else 0)
         decisions += turns * lanes * played * MAX_BUDGET
     phases = settings.bc_epochs + (settings.rounds if settings.arm != "bc" else 0)
-    tasks = len(EVALUATION_SPLITS) * -(-settings.eval_tasks // CHUNK) * CHUNK
+    chunk = chunk_size(settings.eval_tasks)
+    tasks = len(EVALUATION_SPLITS) * -(-settings.eval_tasks // chunk) * chunk
     decisions += phases * tasks * len(settings.budgets) * max(settings.budgets)
     return Work(states, decisions)
 

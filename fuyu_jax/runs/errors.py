@@ -48,8 +48,8 @@ def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
       argv: the command line; `sys.argv[1:]` when None.
 
     Returns:
-      0, or the status of a `UserError` (its sentence goes to stderr), 2 for bad input and for a folder that cannot be
-      written; or 130 after Ctrl-C, 143 after SIGTERM. Other exceptions pass through.
+      0, or the status of a `UserError` (its sentence goes to stderr), 2 for bad input, for a folder that cannot be
+      written and for a device that is not here; or 130 after Ctrl-C, 143 after SIGTERM. Other exceptions pass through.
     """
     try:
         main(sys.argv[1:] if argv is None else argv)
@@ -62,6 +62,11 @@ def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
             f"{error.filename or 'a file'} cannot be written ({error.strerror}); make room, or use another folder."
         )
         return _told(sentence, EXIT_BAD_INPUT)
+    except (RuntimeError, AssertionError):  # jax says either of a device that is missing
+        if _has_devices():
+            raise
+        wanted = os.environ["JAX_PLATFORMS"]
+        return _told(f"JAX_PLATFORMS is {wanted!r}, but jax finds no such device here; use cpu.", EXIT_BAD_INPUT)
     except Interrupted as error:
         print(error, file=sys.stderr)
         return BY_SIGNAL + error.number
@@ -69,6 +74,17 @@ def run_main(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None =
         print("interrupted; a folder that was begun keeps what was finished", file=sys.stderr)
         return BY_SIGNAL + signal.SIGINT
     return 0
+
+
+def _has_devices() -> bool:
+    """Whether jax finds the devices that JAX_PLATFORMS asks for; without that it takes what there is."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        return True
+    try:
+        importlib.import_module("jax").devices()
+    except (RuntimeError, AssertionError):
+        return False
+    return True
 
 
 def _told(sentence: object, status: int) -> int:

@@ -81,9 +81,28 @@ def from_text(item: Field, text: str) -> Any:
         if kind is tuple:
             return tuple(int(part) for part in text.split(","))
     except ValueError:
-        wanted = {int: "a whole number", float: "a number"}.get(kind, "whole numbers with commas, such as 0,4,8")
-        raise UserError(f"--{item.name} is {text!r}; use {wanted}.") from None
+        raise UserError(f"--{item.name} is {text!r}; use {_WANTED[kind]}.") from None
     return text
+
+
+_WANTED: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "whole numbers with commas, such as 0,4,8",
+    type(None): "a text or nothing",
+}
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether a value is of the kind of a default; the parts of a tuple are whole numbers."""
+    if isinstance(value, bool) or isinstance(default, bool):
+        return type(value) is type(default)
+    if isinstance(default, tuple):
+        return isinstance(value, tuple) and all(_is_like(part, 0) for part in value)
+    kinds = {float: int | float, type(None): str | None}
+    return isinstance(value, kinds.get(type(default), type(default)))
 
 
 def check(item: Field, value: Any) -> None:
@@ -93,6 +112,8 @@ def check(item: Field, value: Any) -> None:
       UserError: one sentence that names the option.
     """
     limits = item.metadata
+    if not _is_like(value, item.default):
+        raise UserError(f"--{item.name} is {value!r}; use {_WANTED[type(item.default)]}.")
     if limits["choices"] and value not in limits["choices"]:
         raise UserError(f"--{item.name} is {value!r}; use one of {', '.join(limits['choices'])}.")
     if isinstance(value, str) and not value.strip():
@@ -101,7 +122,7 @@ def check(item: Field, value: Any) -> None:
     if isinstance(value, tuple) and list(value) != sorted(set(value)):
         raise UserError(f"--{item.name} is {to_text(value)}; give each number once, in rising order.")
     for number in values:
-        if not isinstance(number, int | float) or isinstance(number, bool):
+        if isinstance(number, bool) or not isinstance(number, int | float):
             continue
         if not (math.isfinite(number) and limits["low"] <= number <= limits["high"] and number > limits["above"]):
             raise UserError(f"--{item.name} is {to_text(value)}; use {_range(limits)}.")

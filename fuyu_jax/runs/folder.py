@@ -88,6 +88,12 @@ class RunFolder:
         """Lets another process have the folder."""
         self._log.close()
 
+    def give_up(self) -> None:
+        """Removes the folder of a run that cannot begin, in which there is the log alone."""
+        self.close()
+        (self.path / LOG_NAME).unlink()
+        self.path.rmdir()
+
     @staticmethod
     def check_free(out: str | None) -> None:
         """Refuses a folder in use as `create` does, but makes and claims nothing: for before minutes of loading.

@@ -287,8 +287,8 @@ def read_config(run: Path) -> dict[str, Any]:
         raise UserError(f"{run} is no run: it has no config.json; give the folder of a run.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); copy the run again.") from None
-    if not isinstance(config, dict) or "seed" not in config:
-        raise UserError(f"{path} lacks the run's settings; copy the run again.")
+    if not isinstance(config, dict) or not {"arm", "seed"} <= config.keys():
+        raise UserError(f"{path} does not hold the settings of a training run; give the folder of one.")
     return config
 
 

@@ -13,7 +13,7 @@ from fuyu_jax.runs.folder import RunFolder
 from fuyu_jax.runs.interrupts import Interrupts
 from fuyu_jax.runs.points import Measured, Points, RunPoint, Stage
 from fuyu_jax.runs.policies import PolicyFolder
-from fuyu_jax.runs.recorder import Recorder, RecorderState
+from fuyu_jax.runs.recorder import TRAIN_LOG, Recorder, RecorderState
 
 
 class Saver:
@@ -69,8 +69,11 @@ class Saver:
         """
         if found := self._points.newest(self._folder.say):
             self.begin, self.unchanged = found
-        elif self._policies.phases():
-            raise UserError(f"{self._folder.path} has policies but no point to go on from; copy the run again.")
+        elif self._policies.phases() or self._folder.size(TRAIN_LOG):  # training begins with a point
+            raise UserError(
+                f"{self._policies.training} has no point to go on from; say with --checkpoint_dir where the points of "
+                f"{self._folder.path} are, or begin a new run."
+            )
         self._saved = _name(self.begin)
         self._record.go_back(self.begin.record if self.begin else RecorderState({}, (), 0))
         if self.begin:

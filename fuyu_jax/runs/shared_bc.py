@@ -181,23 +181,28 @@ class Shelf:
     def add(self, recipe: Recipe, epochs: Iterable[CopiedEpoch]) -> Iterator[CopiedEpoch]:
         """Hands epochs on as they come, and puts them on the shelf when the last one is there, before handing it on.
 
-        Raises:
-          UserError: where an epoch cannot be written.
+        A shelf that cannot be written is said, and costs the run nothing.
         """
         entry = self.root / recipe_hash(recipe)
         draft = entry.with_name(f".{entry.name}.{os.getpid()}.tmp")
         shutil.rmtree(draft, ignore_errors=True)
         rows: Rows = []
         phases = copied_phases(recipe["settings"]["bc_epochs"])
+        writable = True
         try:
             for epoch in epochs:
-                about = {"copying": recipe, "counts": epoch.counts, "position": epoch.position}
-                PolicyFolder.of_run(draft).save(epoch.phase, epoch.trained, about)
                 rows += epoch.rows
-                if epoch.phase == phases[-1]:
-                    write_atomically(draft / RECIPE, (json.dumps(recipe, indent=1) + "\n").encode())
-                    write_atomically(draft / TRAIN_LOG, to_csv(TRAIN_LOG_COLUMNS, rows).encode())
-                    _publish(draft, entry)
+                try:
+                    if writable:
+                        about = {"copying": recipe, "counts": epoch.counts, "position": epoch.position}
+                        PolicyFolder.of_run(draft).save(epoch.phase, epoch.trained, about)
+                    if writable and epoch.phase == phases[-1]:
+                        write_atomically(draft / RECIPE, (json.dumps(recipe, indent=1) + "\n").encode())
+                        write_atomically(draft / TRAIN_LOG, to_csv(TRAIN_LOG_COLUMNS, rows).encode())
+                        _publish(draft, entry)
+                except (UserError, OSError) as error:
+                    writable = False
+                    print(f"copied policies are not shared: {error}", file=sys.stderr)
                 yield epoch
         finally:
             shutil.rmtree(draft, ignore_errors=True)
