@@ -1,5 +1,6 @@
 """The study's machinery on invented runs: the plan, what is run, the packed data, the gate and the report."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from fuyu_jax.runs.reading import read_run
 from fuyu_jax.study import command
 from fuyu_jax.study.packing import StudyData, pack_bits, unpack_bits
 from fuyu_jax.study.plan import make_plan, read_plan
+from fuyu_jax.study.processes import Job, cores_of_each, run_side_by_side
 from fuyu_jax.study.report import write_report
 from fuyu_jax.study.results import Results
 from fuyu_jax.study.runner import Runner, cost_text
@@ -196,7 +198,7 @@ def calls(tmp_path):
 
 
 def test_each_run_is_made_once_even_without_its_folder(runner, tmp_path):
-    some = runner.wanted("anatomy/*")
+    some = runner.wanted(["anatomy/*"])
     runner.run(some)
     assert len(calls(tmp_path)) == 2 and runner.waiting(some) == []
     shutil.rmtree(tmp_path / "out")
@@ -208,8 +210,8 @@ def test_each_run_is_made_once_even_without_its_folder(runner, tmp_path):
 def test_a_failing_run_is_told_and_the_others_go_on(runner, tmp_path, monkeypatch):
     monkeypatch.setenv("DOES", "fail")
     with pytest.raises(RunStopped, match="1 of 2 runs failed: anatomy-grpo_echo_original-s1"):
-        runner.run(runner.wanted("anatomy/*"))
-    assert [run.name for run in runner.waiting(runner.wanted("anatomy/*"))] == ["anatomy-grpo_echo_original-s1"]
+        runner.run(runner.wanted(["anatomy/*"]))
+    assert [run.name for run in runner.waiting(runner.wanted(["anatomy/*"]))] == ["anatomy-grpo_echo_original-s1"]
 
 
 def test_a_folder_of_another_run_is_refused(runner, plan, runs):
@@ -221,7 +223,48 @@ def test_a_folder_of_another_run_is_refused(runner, plan, runs):
 
 def test_a_pattern_that_fits_nothing_is_refused(runner):
     with pytest.raises(UserError, match="--only few/gpro fits no cell"):
-        runner.wanted("few/gpro")
+        runner.wanted(["few/gpro"])
+
+
+def test_single_runs_are_wanted_by_their_seed_and_stand_together(runner):
+    names = [run.name for run in runner.wanted(["few/*/s3", "anatomy/*/s1", "few/reward/s0"])]
+    assert names == [
+        "few-reward-s0", "few-bc_continued-s3", "few-reward-s3", "few-reward_shuffled-s3",
+        "anatomy-grpo_echo_original-s1",
+    ]  # fmt: skip
+
+
+def test_two_at_once_never_copy_the_same_policy(runner, tmp_path):
+    two = dataclasses.replace(runner, jobs=2)
+    some = two.wanted(["few/*/s0", "few/*/s1"])
+    two.run(some)
+    assert two.waiting(some) == [] and len(calls(tmp_path)) == 6
+    assert sorted(path.name for path in (tmp_path / "out/said").iterdir()) == sorted(f"{run.name}.txt" for run in some)
+
+
+def test_jobs_run_side_by_side_on_cores_of_their_own(tmp_path):
+    """Of three jobs two share what they need alone: those run one after the other, the third beside them."""
+    script = (
+        "import os, sys, time; print(time.time(), sorted(os.sched_getaffinity(0))); time.sleep(1); print(time.time())"
+    )
+    jobs = [Job(n, [sys.executable, "-c", script], {}, n[0], tmp_path / f"{n}.txt") for n in ("a1", "a2", "b1")]
+    begun, ended = [], []
+    before = os.sched_getaffinity(0)
+    run_side_by_side(jobs, 2, lambda job: begun.append(job.name), lambda job, status: ended.append((job.name, status)))
+    assert begun == ["a1", "b1", "a2"] and sorted(ended) == [("a1", 0), ("a2", 0), ("b1", 0)]
+    assert os.sched_getaffinity(0) == before
+    said = {name: (tmp_path / f"{name}.txt").read_text().splitlines() for name in ("a1", "a2", "b1")}
+    times = {name: (float(lines[0].split()[0]), float(lines[1])) for name, lines in said.items()}
+    assert times["a1"][1] <= times["a2"][0] and times["b1"][0] < times["a1"][1]
+    cores = {name: lines[0].split(" ", 1)[1] for name, lines in said.items()}
+    assert len(before) == 1 or cores["a1"] != cores["b1"]
+
+
+def test_cores_are_shared_evenly(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 5, 6, 7, 9})
+    assert cores_of_each(1) == [{4, 5, 6, 7, 9}]
+    assert cores_of_each(2) == [{4, 6, 9}, {5, 7}]
+    assert cores_of_each(7) == [{4}, {5}, {6}, {7}, {9}, {4}, {5}]
 
 
 def test_a_study_that_was_stopped_goes_on(plan, tmp_path, runner):
@@ -236,11 +279,11 @@ def test_a_study_that_was_stopped_goes_on(plan, tmp_path, runner):
         from fuyu_jax.study.runner import Runner
         here = Path({str(tmp_path)!r})
         runner = Runner(make_plan(PLAN), here / "out", here / "data", here / "stand_in.py", ["python", "study.py"])
-        sys.exit(run_main(lambda argv: runner.run(runner.wanted("anatomy/*"))))
+        sys.exit(run_main(lambda argv: runner.run(runner.wanted(["anatomy/*"]))))
     """)
     environment = os.environ | {"DOES": "wait"}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
-    folder = runner.folder(runner.wanted("anatomy/*")[0])
+    folder = runner.folder(runner.wanted(["anatomy/*"])[0])
     until = time.monotonic() + 120
     while not (folder / "config.json").exists() and time.monotonic() < until:
         time.sleep(0.1)
@@ -248,13 +291,13 @@ def test_a_study_that_was_stopped_goes_on(plan, tmp_path, runner):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143 and "interrupted; go on with: python study.py" in said
-    runner.run(runner.wanted("anatomy/*"))
+    runner.run(runner.wanted(["anatomy/*"]))
     begun = calls(tmp_path)
     assert begun[0].startswith("--out") and begun[1] == f"--resume {folder}" and len(begun) == 3
 
 
 def test_the_cost_counts_what_is_to_run(runner):
-    text = cost_text(runner.wanted(), runner.wanted("anatomy/*"))
+    text = cost_text(runner.wanted(), runner.wanted(["anatomy/*"]))
     assert "grpo_echo_original" in text and "hours to go" in text
     row = next(line for line in text.splitlines() if "reward_shuffled" in line)
     assert row.split()[2:4] == ["5", "5"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuyu_jax.runs.command_line import Parser
+from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.manifest import SOURCE_ROOT
 from fuyu_jax.study.packing import StudyData
 from fuyu_jax.study.plan import read_plan
@@ -30,14 +31,25 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the packed data (default data/ in --out)")
     parser.add_argument("--report", type=Path, metavar="DIR", help="folder of the report (default report/ in --out)")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="run the cells whose regime/cell this fits")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=["*"],
+        metavar="PATTERN",
+        help="run the cells whose regime/cell one of these fits, or single runs by regime/cell/sSEED",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at once, each on its share of the cores (default 1)"
+    )
     parser.add_argument("--list", action="store_true", help="show what there is to run and what it costs, and leave")
     parser.add_argument("--no_runs", action="store_true", help="run nothing: make the report of the data there are")
     args = parser.parse_args(argv)
+    if args.jobs < 1:
+        raise UserError(f"--jobs is {args.jobs}; use at least 1.")
     plan = read_plan(args.plan or PLANS[args.preset])
     out: Path = args.out or Path("runs") / ("study" if args.preset == "study" else f"study_{args.preset}")
     data = args.data or out / "data"
-    runner = Runner(plan, out, data, EXPERIMENTS / "pilot.py", [Path(sys.executable).name, PROGRAM, *argv])
+    runner = Runner(plan, out, data, EXPERIMENTS / "pilot.py", [Path(sys.executable).name, PROGRAM, *argv], args.jobs)
     wanted = runner.wanted(args.only)
     if not args.no_runs:
         print(cost_text(wanted, runner.waiting(wanted)), flush=True)

@@ -51,7 +51,8 @@ class Plan:
       title: what it asks.
       gate: the cells that the gate is asked about, in every regime that has them.
       regimes: their names, in order.
-      runs: every run, cell by cell, so that a study that stops early has whole cells.
+      runs: every run, regime by regime and seed by seed: what shares a copied policy stands together, so that a study
+        that stops early has whole seeds, and one that goes on on another machine copies no policy twice.
     """
 
     title: str
@@ -89,7 +90,8 @@ def make_plan(data: Mapping[str, Any]) -> Plan:
     """
     _refuse_others("the plan", data, PLAN_KEYS)
     regimes: Mapping[str, Mapping[str, Any]] = data["regimes"]
-    runs = tuple(run for cell in data["cells"] for run in _runs_of(cell, data["common"], regimes))
+    found = (run for cell in data["cells"] for run in _runs_of(cell, data["common"], regimes))
+    runs = tuple(sorted(found, key=lambda run: (list(regimes).index(run.regime), run.settings.seed)))
     names = [run.name for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"the plan has the run {twice} twice; give cells different names.")
