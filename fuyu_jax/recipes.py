@@ -80,16 +80,21 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
         norm_std=settings.norm_std,
         shuffle=settings.shuffle_signal,
     )
+    weights = ImitationWeights(stop_caution=settings.stop_caution)
     labels = LabelOptions(
-        echo_weight=settings.echo_loss_weight, label_weight=settings.policy_weight, shuffle=settings.shuffle_signal
+        echo_weight=settings.echo_loss_weight,
+        label_weight=settings.policy_weight,
+        shuffle=settings.shuffle_signal,
+        weights=weights,
     )
-    path_labels = LabelOptions(echo_weight=settings.echo_loss_weight, value_weight=0.0)
+    path_labels = LabelOptions(echo_weight=settings.echo_loss_weight, value_weight=0.0, weights=weights)
     grpo = GrpoOptions(
         kl_weight=settings.kl_weight,
         anchor_weight=settings.anchor_weight,
         echo_weight=settings.echo_loss_weight,
         policy_weight=settings.policy_weight,
         drop_zero_spread=settings.drop_zero_spread,
+        weights=weights,
     )
     preferences = PreferenceOptions(
         pairs=settings.pairs,
@@ -98,6 +103,7 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
         echo_weight=settings.echo_loss_weight,
         policy_weight=settings.policy_weight,
         shuffle=settings.shuffle_signal,
+        weights=weights._replace(edit=0.0),
     )
     regression = RegressionOptions(
         actions=settings.awr_actions,
@@ -107,6 +113,7 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
         echo_weight=settings.echo_loss_weight,
         policy_weight=settings.policy_weight,
         shuffle=settings.shuffle_signal,
+        weights=weights,
     )
     match settings.arm:
         case "bc_continued":
@@ -125,7 +132,7 @@ def make_arm(settings: PilotSettings, policy: Policy, play: Play, source: Demons
                 echo_weight=0.0,  # no edit is taken in the states that a search visits
                 label_weight=settings.policy_weight,
                 shuffle=settings.shuffle_signal,
-                weights=ImitationWeights(edit=0.0, distance=1.0),
+                weights=weights._replace(edit=0.0, distance=1.0),
             )
             return value_search_arm(policy, search, stream, count, rollouts, judged)
         case "grpo_echo" | "grpo_terminal":

@@ -94,12 +94,13 @@ SMALL = vm.Settings(slots=4)
 ask_first = jax.jit(lambda p, r: oracle.distance(p, r, SMALL))
 repair_small = jax.jit(lambda p, r, key: oracle.repair(p, r, key, 8, SMALL))
 ask_nearest = jax.jit(lambda p, r, n: oracle.distance(p, r, SMALL, "nearest", n))
+ask_leftmost = jax.jit(lambda p, r, n: oracle.distance(p, r, SMALL, "leftmost", n))
 
 
 @hypothesis_settings(max_examples=150, deadline=None)
 @given(st.lists(slots, min_size=4, max_size=4), st.lists(st.sampled_from(WANTED[1:]), min_size=1, max_size=4))
 def test_nearest_placement_is_the_best_of_all_placements(rows, wanted):
-    best, teacher = 99, set()
+    best, teacher, leftmost, of_leftmost = 99, set(), 99, set()
     for places in itertools.combinations(range(4), len(wanted)):
         layout = [NOP] * 4
         for place, instruction in zip(places, wanted, strict=True):
@@ -111,13 +112,20 @@ def test_nearest_placement_is_the_best_of_all_placements(rows, wanted):
             for edit in teacher_of(slot, want, FOUND[want])
         }
         if cost < best:
-            best, teacher = cost, set()
+            best, teacher, leftmost = cost, set(), 99
         if cost == best:
             teacher |= helpful
+            if sum(places) < leftmost:
+                leftmost, of_leftmost = sum(places), set()
+            if sum(places) == leftmost:
+                of_leftmost |= helpful
     reference = program(wanted + [NOP] * (4 - len(wanted)))
     said = ask_nearest(program(rows), reference, jnp.int32(len(wanted)))
     assert int(said.distance) == best
     assert set(np.flatnonzero(said.teacher)) == teacher
+    said = ask_leftmost(program(rows), reference, jnp.int32(len(wanted)))
+    assert int(said.distance) == best
+    assert set(np.flatnonzero(said.teacher)) == of_leftmost
     first = ask_first(program(rows), reference)
     layout = wanted + [NOP] * (4 - len(wanted))
     assert int(first.distance) == sum(FOUND[want][slot] for slot, want in zip(rows, layout, strict=True)) >= best
@@ -154,9 +162,18 @@ def test_detour_that_clears_an_argument_is_no_teacher():
     assert set(np.flatnonzero(said.teacher)) == {1 + 2, 1 + 44 + 0}
 
 
-def test_nearest_needs_a_length():
-    with pytest.raises(ValueError, match="length"):
-        oracle.distance(vm.blank_program(), vm.blank_program(), placement="nearest")
+def test_a_blank_program_is_filled_from_the_left():
+    """Anywhere is as near as anywhere else; the leftmost places are the first two slots, in either order."""
+    reference = program([(6, 0), (1, 1), (0, 0), (0, 0)])
+    said = ask_leftmost(vm.blank_program(SMALL), reference, jnp.int32(2))
+    assert int(said.distance) == 3
+    assert set(np.flatnonzero(said.teacher)) == {action_index(0, ("op", 6), SMALL), action_index(1, ("op", 1), SMALL)}
+
+
+@pytest.mark.parametrize("placement", ["nearest", "leftmost"])
+def test_a_free_placement_needs_a_length(placement):
+    with pytest.raises(ValueError, match=f"{placement}.*length"):
+        oracle.distance(vm.blank_program(), vm.blank_program(), placement=placement)
 
 
 def test_one_compilation():

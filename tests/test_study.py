@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -92,15 +93,19 @@ def test_a_plan_is_the_product_of_cells_regimes_controls_and_seeds(plan):
 def test_the_plans_of_the_project_are_plans(name):
     plan = read_plan(ROOT / "experiments" / name)
     assert len(plan.gate) <= 4 and {run.settings.eval_tasks for run in plan.runs} in ({256}, {16})
-    if name == "study.toml":  # what can be decided has five seeds
-        seeds = {cell: sum((run.regime, run.cell) == ("few", cell) for run in plan.runs) for cell in plan.cells("few")}
-        assert all(seeds[cell] == seeds[f"{cell}_shuffled"] == seeds["bc_continued"] == 5 for cell in plan.gate)
+    if name == "study.toml":  # what the gate is asked about has five seeds, and so have its controls
+        seeds = Counter((run.regime, run.cell) for run in plan.runs)
+        asked = [(regime, cell) for regime in plan.regimes for cell in plan.gate if cell in plan.cells(regime)]
+        assert [cell for _, cell in asked] == ["expert_iteration", "grpo_echo_reward_alone", "process_dpo", "dagger"]
+        for regime, cell in asked:
+            assert {seeds[regime, name] for name in (cell, f"{cell}_shuffled", "bc_continued")} == {5}
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"gate": ["nobody"]}, "needs the cell nobody"),
+        ({"gate": ["grpo_echo_original"]}, "grpo_echo_original_shuffled beside grpo_echo_original in the regime anat"),
         ({"cels": []}, "'cels', which says nothing"),
         ({"cells": [*PLAN["cells"], PLAN["cells"][0]]}, "few-bc_continued-s0 twice"),
         ({"cells": [PLAN["cells"][0] | {"regimes": ["many"]}]}, "'many', which the plan lacks"),
@@ -155,6 +160,29 @@ def test_the_report_says_what_the_data_say(plan, data, tmp_path):
     assert (tmp_path / "few.png").stat().st_size > 1_000 and "<script" in (
         tmp_path / "fuyu_jax_report.html"
     ).read_text()
+
+
+def test_the_report_has_the_headroom_and_the_searches_beside_it(plan, data, tmp_path):
+    """Rows of the original's charts beside ours, and charts that are found from the report's folder."""
+    (tmp_path / "headroom").mkdir()
+    rows = [("oracle_search", "val_mixed", 8, 0.4375), ("oracle_reference", "val_mixed", 8, 0.97)]
+    lines = [f"{method},{split},{k},256,{rate},0,1,1,1" for method, split, k, rate in rows]
+    header = "method,split,k,n,solve_rate,low,high,mean_edits,mean_executions"
+    (tmp_path / "headroom" / "headroom.csv").write_text("\n".join([header, *lines]) + "\n")
+    shutil.copytree(ROOT / "reports" / "search" / "figures", tmp_path / "search" / "figures")
+    shutil.copy(ROOT / "reports" / "headroom" / "headroom.png", tmp_path / "headroom")
+    header = "method,split,public,cost,budget,n,solve_rate"
+    lines = ["policy,all,4,executions,8,64,0.61", "policy,all,2,executions,8,64,0.71", "policy,all,4,passes,8,64,0.81"]
+    (tmp_path / "search" / "search.csv").write_text("\n".join([header, *lines]) + "\n")
+    text = write_report(plan, data, tmp_path / "study", tmp_path).read_text()
+    lines = text[text.index("### Headroom") : text.index("### Oracle")].splitlines()
+    ends = next(line for line in lines if line.startswith("| val_mixed "))
+    assert "75.0 %" in ends and "97.0 %" in ends and "43.8 %" in ends
+    assert "61.0 %" in text and "71.0 %" not in text and "81.0 %" not in text
+    assert "](../headroom/headroom.png)" in text and "](../search/figures/executions_all.png)" in text
+    (tmp_path / "search" / "search.csv").write_text("method,split\npolicy\n")
+    with pytest.raises(UserError, match="search.csv cannot be read"):
+        write_report(plan, data, tmp_path / "study", tmp_path)
 
 
 def test_what_was_not_run_is_said(plan, tmp_path):

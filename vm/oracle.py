@@ -18,7 +18,7 @@ from vm.edits import apply_action
 from vm.isa import READS_ARG
 from vm.types import DEFAULT_SETTINGS, NUM_OPCODES, Program, Settings
 
-Placement = Literal["first", "nearest"]
+Placement = Literal["first", "nearest", "leftmost"]
 
 
 class Teaching(NamedTuple):
@@ -82,11 +82,12 @@ def distance(
       settings: static sizes.
       placement: "first" compares with the reference as laid out; "nearest" with the closest order-preserving
         placement of its instructions among the slots (the rest NOP), and the teacher set then joins those of all
-        closest placements.
-      length: int32 `[]`, the reference's number of instructions; "nearest" needs it.
+        closest placements; "leftmost" takes of these only the ones whose slot numbers have the least sum, so that a
+        teacher who fills a blank program leaves no gap in it.
+      length: int32 `[]`, the reference's number of instructions; all but "first" need it.
 
     Raises:
-      ValueError: for "nearest" without a length.
+      ValueError: for another placement than "first" without a length.
     """
     chex.assert_shape([program.op, program.arg, reference.op, reference.arg], (settings.slots,))
     if placement == "first":
@@ -95,28 +96,33 @@ def distance(
         total = jnp.sum(fix.cost)
     else:
         if length is None:
-            raise ValueError('distance(placement="nearest") needs the length of the reference.')
-        total, mask = _nearest(program, reference, length, settings)
+            raise ValueError(f'distance(placement="{placement}") needs the length of the reference.')
+        total, mask = _nearest(program, reference, length, settings, placement == "leftmost")
     stop = jnp.zeros(1, bool)
     return Teaching(total, jnp.concatenate([stop, mask.reshape(-1)]))
 
 
 def _nearest(
-    program: Program, reference: Program, length: jax.Array, settings: Settings
+    program: Program, reference: Program, length: jax.Array, settings: Settings, leftmost: bool
 ) -> tuple[jax.Array, jax.Array]:
     """Cheapest alignment of the reference's instructions with the slots, and the edits on any cheapest alignment.
 
     Dynamic programming over (slots passed, instructions placed), forward and backward; a move that lies on a path of
-    the least total cost contributes its slot's helpful edits.
+    the least total cost contributes its slot's helpful edits. With `leftmost` costs count in units that no sum of slot
+    numbers reaches, and each placed instruction adds the number of its slot, which breaks ties and nothing else.
     """
     slots = settings.slots
-    far = jnp.int32(4 * slots)
+    unit = slots * slots if leftmost else 1
+    far = jnp.int32(4 * slots * unit)
     zeros = jnp.zeros(slots, jnp.int32)
     skip = _slot_fix(program.op, program.arg, zeros, zeros)  # [L]
     grid = (slots, slots)
     wide = [jnp.broadcast_to(x[:, None], grid) for x in (program.op, program.arg)]
     tall = [jnp.broadcast_to(x[None, :], grid) for x in (reference.op, reference.arg)]
     place = _slot_fix(wide[0], wide[1], tall[0], tall[1])  # [L slots, L instructions]
+    number = jnp.arange(slots, dtype=jnp.int32)[:, None] if leftmost else jnp.int32(0)
+    skip = skip._replace(cost=skip.cost * unit)
+    place = place._replace(cost=place.cost * unit + number)
     counts = jnp.arange(slots + 1, dtype=jnp.int32)
     edge = jnp.full(1, far)
 
@@ -139,7 +145,7 @@ def _nearest(
     place_best = before[:, :-1] + place.cost + after[:, 1:] == total  # [L, L]
     from_skip = _mark(skip, zeros, zeros, settings) & skip_best[:, None]
     from_place = _mark(place, tall[0], tall[1], settings) & place_best[:, :, None]
-    return total, from_skip | jnp.any(from_place, axis=1)
+    return total // unit, from_skip | jnp.any(from_place, axis=1)
 
 
 class OraclePath(NamedTuple):

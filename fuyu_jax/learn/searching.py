@@ -56,7 +56,7 @@ def make_search(policy: Policy, budget: int) -> SearchTasks:
 def solutions(search: Search, settings: vm.Settings, placement: oracle.Placement) -> Repairs:
     """The right program that each of B searches ended with: `Repairs[B, 1]`.
 
-    With placement "nearest" its blank slots are closed, as labels then may lead to any layout.
+    Unless the placement is "first" its blank slots are closed, as labels then may lead to any layout.
     """
     chex.assert_rank(search.tried.score, 2)
     place = jnp.argmax(search.tried.score, axis=1)[:, None]  # [B, 1]
@@ -64,7 +64,7 @@ def solutions(search: Search, settings: vm.Settings, placement: oracle.Placement
     program = unpack(key, settings)
     closed, length = jax.vmap(jax.vmap(lambda program: close_gaps(program, settings)))(program)
     known = jnp.take_along_axis(search.tried.score, place, axis=1) >= 1
-    return Repairs(closed if placement == "nearest" else program, length, known)
+    return Repairs(program if placement == "first" else closed, length, known)
 
 
 def were_read(search: Search) -> jax.Array:

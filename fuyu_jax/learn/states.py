@@ -180,9 +180,9 @@ class Teaching(NamedTuple):
 
     Attributes:
       placement: where among the slots the reference's instructions may go: "first" from slot 0, "nearest" anywhere in
-        order. Which teaches better is to be measured.
+        order, "leftmost" at the leftmost of the nearest places.
       gaps: share of demonstrations and rollouts whose program and reference get blank slots between instructions, so
-        that every slot is edited in training; needs "nearest".
+        that every slot is edited in training; not with "first".
     """
 
     placement: oracle.Placement = "first"

@@ -23,7 +23,7 @@ REWARDS = ("terminal", "execution", "reachability")
 SHAPINGS = ("potential", "fixed")
 CREDITS = ("step", "trajectory")
 DEPLOYMENTS = ("policy", "scorer")
-PLACEMENTS = ("first", "nearest")
+PLACEMENTS = ("first", "nearest", "leftmost")
 HEADS = ("flat", "factored")
 STOP_HEADS = ("separate", "joint")
 STARTS = ("mixed", "blank", "corrupted")
@@ -110,6 +110,12 @@ class PilotSettings:
     )
     echo_loss_weight: float = setting(0.1, "weight of predicting the machine's next outputs", low=0.0, high=1000.0)
     bc_replay: float = setting(0.5, "weight of copied demonstrations during the decision update", low=0.0, high=1000.0)
+    stop_caution: float = setting(
+        3.0,
+        "how many times as much a false STOP weighs as a missed one, where the decision update learns STOP from labels",
+        above=0.0,
+        high=1000.0,
+    )
     policy_weight: float = setting(
         1.0, "weight of the arm's own signal: 0 leaves the anchor alone", low=0.0, high=1000.0
     )
@@ -146,11 +152,13 @@ class PilotSettings:
         False, "the control: the arm's own signal handed to the wrong owners", aliases=("shuffle_rollout_rewards",)
     )
     placement: str = setting(
-        "nearest", "where the oracle puts the reference: from slot 0, or where it is nearest", choices=PLACEMENTS
+        "leftmost",
+        "where the oracle puts the reference: from slot 0, wherever it is nearest, or of these places the leftmost",
+        choices=PLACEMENTS,
     )
     layout_gaps: float = setting(
         0.5,
-        "share of training layouts with blank slots between instructions; needs --placement nearest",
+        "share of training layouts with blank slots between instructions; not with --placement first",
         low=0.0,
         high=1.0,
     )
@@ -186,8 +194,8 @@ class PilotSettings:
         """Refuses values that the fields do not allow."""
         for item in dataclasses.fields(self):
             check(item, getattr(self, item.name))
-        if self.layout_gaps and self.placement != "nearest":
-            raise UserError(f"--layout_gaps is {self.layout_gaps:g}; use 0, or --placement nearest beside it.")
+        if self.layout_gaps and self.placement == "first":
+            raise UserError(f"--layout_gaps is {self.layout_gaps:g}; use 0, or --placement leftmost beside it.")
         if self.shuffle_signal and self.arm in COPYING_ARMS:
             raise UserError(f"--shuffle_signal is 1 but {self.arm} has no signal of its own; leave it out.")
         if self.search_budget and self.arm not in SEARCHING_ARMS:

@@ -38,9 +38,9 @@ SHELF = Path("runs") / ".bc"
 # Settings that copying does not depend on, or that the recipe states in another way. All others are part of it.
 NOT_COPYING = frozenset({
     "arm", "preset", "recipe", "model", *PLACES, "updates", "rounds", "rollout_tasks", "group", "rollout_batch",
-    "states_per_rollout", "reuse", "update_lr", "kl_weight", "anchor_weight", "policy_weight", "bc_replay", "reward",
-    "shaping", "credit", "norm_std", "drop_zero_spread", "shuffle_signal", "pairs", "dpo_beta", "likelihood_weight",
-    "awr_actions", "awr_samples", "awr_nats", "search_budget", "deploy", "no_repeat",
+    "states_per_rollout", "reuse", "update_lr", "kl_weight", "anchor_weight", "policy_weight", "bc_replay",
+    "stop_caution", "reward", "shaping", "credit", "norm_std", "drop_zero_spread", "shuffle_signal", "pairs",
+    "dpo_beta", "likelihood_weight", "awr_actions", "awr_samples", "awr_nats", "search_budget", "deploy", "no_repeat",
     "eval_tasks", "budgets", "oracle_width",
 })  # fmt: skip
 

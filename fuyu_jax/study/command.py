@@ -32,6 +32,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the packed data (default data/ in --out)")
     parser.add_argument("--report", type=Path, metavar="DIR", help="folder of the report (default report/ in --out)")
     parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="DIR",
+        help="folder with headroom/ and search/, what those scripts left, to be put into the report",
+    )
+    parser.add_argument(
         "--only",
         nargs="+",
         default=["*"],
@@ -46,6 +52,8 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     if args.jobs < 1:
         raise UserError(f"--jobs is {args.jobs}; use at least 1.")
+    if args.beside and not args.beside.is_dir():
+        raise UserError(f"--beside {args.beside} is no folder; give one with headroom/ or search/, like reports.")
     plan = read_plan(args.plan or PLANS[args.preset])
     out: Path = args.out or Path("runs") / ("study" if args.preset == "study" else f"study_{args.preset}")
     data = args.data or out / "data"
@@ -57,5 +65,5 @@ def main(argv: Sequence[str]) -> None:
         return
     if not args.no_runs:
         runner.run(wanted)
-    report = write_report(plan, StudyData.read(data), args.report or out / "report")
+    report = write_report(plan, StudyData.read(data), args.report or out / "report", args.beside)
     print(f"\nreport: {report}")

@@ -95,14 +95,21 @@ def make_plan(data: Mapping[str, Any]) -> Plan:
     names = [run.name for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"the plan has the run {twice} twice; give cells different names.")
-    cells = {run.cell for run in runs}
     gate = tuple(data["gate"])
     if len(gate) > MOST_ARMS:
         raise UserError(f"the plan names {len(gate)} cells for the gate; it takes {MOST_ARMS} at most.")
-    for name in (*gate, *(name + SHUFFLED for name in gate), *([CONTINUED] if gate else [])):
-        if name not in cells:
+    plan = Plan(data["title"], gate, tuple(regimes), runs)
+    for name in gate:
+        theirs = [regime for regime in regimes if name in plan.cells(regime)]
+        if not theirs:
             raise UserError(f"the plan's gate needs the cell {name}, which is not planned; add it.")
-    return Plan(data["title"], gate, tuple(regimes), runs)
+        for regime in theirs:
+            for needed in (name + SHUFFLED, CONTINUED):
+                if needed not in plan.cells(regime):
+                    raise UserError(
+                        f"the plan's gate needs the cell {needed} beside {name} in the regime {regime}; add it."
+                    )
+    return plan
 
 
 def _runs_of(

@@ -14,7 +14,7 @@ from fuyu_jax.runs.plotting import Axis, bars
 from fuyu_jax.runs.report_tables import ORACLE_MARK, data_table
 from fuyu_jax.runs.tables import write_atomically
 from fuyu_jax.runs.wording import between, points
-from fuyu_jax.study import beside_original, tables
+from fuyu_jax.study import beside_original, further, tables
 from fuyu_jax.study.packing import StudyData
 from fuyu_jax.study.plan import Plan
 from fuyu_jax.study.results import Results
@@ -35,28 +35,31 @@ THREATS = (
     "One small model, one machine, one generator of tasks: whether the order of the arms holds elsewhere is not shown.",
     "Prompts come from templates. `fresh_paraphrase` holds out phrasings and no words, so it measures less than free "
     "language would.",
-    "Sizes and learning rates were chosen by a few trials with the first seeds before the plan was fixed; an arm that "
-    "was tuned longer may look better. The controls share all of an arm's settings.",
+    "Sizes and learning rates were chosen by a few trials with a seed of their own before the plan was fixed; an arm "
+    "that was tuned longer may look better. The controls share all of an arm's settings.",
     "The interval is over seeds and tasks. Five seeds say little of rare failures.",
     "Arms make as many updates with as many states each, but those that roll out or search also run programs and read "
     "states for it; the table of what was used counts both.",
 )
 
 
-def write_report(plan: Plan, data: StudyData, folder: Path) -> Path:
-    """Writes the report and its chart into a folder and returns the path of the Markdown file."""
+def write_report(plan: Plan, data: StudyData, folder: Path, beside: Path | None = None) -> Path:
+    """Writes the report and its charts into a folder and returns the path of the Markdown file.
+
+    `beside` has what was measured without the study's runs; see `further.sections`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(plan, data)
     _draw(results, folder)
-    document = make_document(results)
+    document = make_document(results, further.sections(results, beside, folder) if beside else ())
     write_atomically(folder / f"{NAME}.html", page.render(document, folder).encode())
     path = folder / f"{NAME}.md"
     write_atomically(path, markdown.render(document).encode())
     return path
 
 
-def make_document(results: Results) -> Document:
-    """The report as plain data."""
+def make_document(results: Results, more: Sequence[Section] = ()) -> Document:
+    """The report as plain data; `more` comes after the original's tables."""
     plan = results.plan
     regimes = [regime for regime in plan.regimes if results.cells(regime)]
     verdicts = {regime: results.verdicts(regime) for regime in regimes}
@@ -77,6 +80,7 @@ def make_document(results: Results) -> Document:
     if beside := beside_original.parts(results):
         sections.append(Section("The original's tables, and ours", beside))
     sections += [
+        *more,
         Section("What each cell used", [tables.used(results)]),
         Section("What was not reproduced, and why", [Bullets(NOT_REPRODUCED)]),
         Section("Threats to validity", [Bullets(THREATS)]),

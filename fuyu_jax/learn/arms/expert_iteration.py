@@ -43,13 +43,13 @@ from vm.streams import TaskStream
 def own_solutions(explored: Explored, settings: vm.Settings, placement: oracle.Placement) -> Repairs:
     """The first right program of each of G rollouts of B tasks: `Repairs[B, G]`.
 
-    With placement "nearest" its blank slots are closed, as labels then may lead to any layout.
+    Unless the placement is "first" its blank slots are closed, as labels then may lead to any layout.
     """
     right = explored.episodes.solved  # [T + 1, B, G]
     first = jnp.argmax(right, axis=0)[None, ..., None]
     program = jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, first, axis=0)[0], explored.episodes.program)
     closed, length = jax.vmap(jax.vmap(lambda program: close_gaps(program, settings)))(program)
-    return Repairs(closed if placement == "nearest" else program, length, jnp.any(right, axis=0))
+    return Repairs(program if placement == "first" else closed, length, jnp.any(right, axis=0))
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "placement"))
