@@ -5,10 +5,16 @@ import re
 from pathlib import Path
 
 from fuyu_jax.qwen3 import memory
-from fuyu_jax.runs.pooling import README_MARKS, pooled_table
+from fuyu_jax.runs.marked import marks
+from fuyu_jax.runs.pooling import README_PART, pooled_table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+
+
+def part_of_readme(name):
+    begin, end = marks(name)
+    return README[README.index(begin) + len(begin) : README.index(end)].strip()
 
 
 def test_the_snippets_run(capsys):
@@ -21,8 +27,7 @@ def test_the_snippets_run(capsys):
 
 def test_the_table_is_that_of_the_committed_runs():
     pooled = json.loads((ROOT / "reports/pilot.json").read_text())
-    begin, end = (README.index(mark) for mark in README_MARKS)
-    assert README[begin + len(README_MARKS[0]) : end].strip() == pooled_table(pooled)
+    assert part_of_readme(README_PART) == pooled_table(pooled)
     assert pooled_table(pooled) in (ROOT / "reports/pilot.md").read_text()
 
 

@@ -8,9 +8,11 @@ import pytest
 from experiments import seeds
 from fuyu_jax.evaluate.outcomes import Outcomes
 from fuyu_jax.runs.errors import UserError, run_main
-from fuyu_jax.runs.pooling import README_MARKS, pool_runs, pooled_table, write_pool
+from fuyu_jax.runs.marked import marks
+from fuyu_jax.runs.pooling import README_PART, pool_runs, pooled_table, write_pool
 from fuyu_jax.runs.tables import OUTCOMES_COLUMNS, to_csv
 
+README_MARKS = marks(README_PART)
 SPLITS = (("val_mixed", 8), ("hard_composition", 12))
 TASKS = 4
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,11 @@ class Panel:
             rows.solved.reshape(shape),
             rows.false_stop.reshape(shape),
         )
+
+    def of_seeds(self, seeds: Sequence[int]) -> Panel:
+        """The panel of some of the seeds, in their order."""
+        rows = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, seeds=tuple(seeds), solved=self.solved[rows], false_stop=self.false_stop[rows])
 
     def same_tasks(self, other: Panel) -> bool:
         """Whether both panels are of the same tasks, started from the same programs as far as outcomes tell."""

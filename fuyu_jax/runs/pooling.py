@@ -24,12 +24,12 @@ from fuyu_jax.runs import original
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.figures import BASELINE_ARM
 from fuyu_jax.runs.markdown import table
+from fuyu_jax.runs.marked import with_part, write_file
 from fuyu_jax.runs.reading import MODE, FinishedRun, read_run
-from fuyu_jax.runs.tables import write_atomically
 from fuyu_jax.runs.wording import percent, points
 
 BASELINES = ("do_nothing", "random_valid", "oracle_search", "oracle_reference")
-README_MARKS = ("<!-- results:begin -->", "<!-- results:end -->")
+README_PART = "results"  # what the table is called in a README
 
 
 def pool_runs(folders: Sequence[Path]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def write_pool(pooled: dict[str, Any], out: Path, readme: Path | None) -> Path:
         out / "pilot.json": json.dumps(pooled, indent=1) + "\n",
         report: f"# The pilot over seeds\n\n{pooled_table(pooled)}\n\n## What ran\n\n{runs}\n",
     }
-    new_readme = None if readme is None else _with_table(readme, pooled_table(pooled))
+    new_readme = None if readme is None else with_part(readme, README_PART, pooled_table(pooled))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -137,34 +137,10 @@ def write_pool(pooled: dict[str, Any], out: Path, readme: Path | None) -> Path:
         if path.is_dir() or not os.access(out, os.W_OK):
             raise UserError(f"--out {out}: {path.name} cannot be written there; give another folder.")
     for path, content in files.items():
-        _write("--out", path, content)
+        write_file("--out", path, content)
     if readme is not None and new_readme is not None:
-        _write("--readme", readme.resolve(), new_readme)
+        write_file("--readme", readme.resolve(), new_readme)
     return report
-
-
-def _with_table(readme: Path, table_text: str) -> str:
-    """The README's text with the table between its marks."""
-    begin_mark, end_mark = README_MARKS
-    try:
-        text = readme.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"--readme {readme} cannot be read ({why}); give a Markdown file.") from error
-    begin = text.find(begin_mark)
-    end = text.find(end_mark, begin)
-    if begin < 0 or end < 0:
-        raise UserError(f"--readme {readme} lacks {begin_mark} with {end_mark} after it; add both, a line each.")
-    if not os.access(readme.resolve().parent, os.W_OK):
-        raise UserError(f"--readme {readme} cannot be replaced in its folder; give a file that can.")
-    return f"{text[:begin]}{begin_mark}\n{table_text}\n{text[end:]}"
-
-
-def _write(option: str, path: Path, content: str) -> None:
-    try:
-        write_atomically(path, content.encode())
-    except OSError as error:
-        raise UserError(f"{option}: {path} cannot be written ({error.strerror}); give another place.") from error
 
 
 def _measured(run: FinishedRun) -> list[tuple[str, int]]:

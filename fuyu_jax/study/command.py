@@ -9,9 +9,11 @@ from pathlib import Path
 from fuyu_jax.runs.command_line import Parser
 from fuyu_jax.runs.errors import UserError
 from fuyu_jax.runs.manifest import SOURCE_ROOT
+from fuyu_jax.study import front_page
 from fuyu_jax.study.packing import StudyData
 from fuyu_jax.study.plan import read_plan
 from fuyu_jax.study.report import write_report
+from fuyu_jax.study.results import Results
 from fuyu_jax.study.runner import Runner, cost_text
 
 EXPERIMENTS = SOURCE_ROOT / "experiments"
@@ -37,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
         metavar="DIR",
         help="folder with headroom/ and search/, what those scripts left, to be put into the report",
     )
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="a README whose marked part is made anew")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -65,5 +68,8 @@ def main(argv: Sequence[str]) -> None:
         return
     if not args.no_runs:
         runner.run(wanted)
-    report = write_report(plan, StudyData.read(data), args.report or out / "report", args.beside)
+    results, folder = Results(plan, StudyData.read(data)), args.report or out / "report"
+    report = write_report(results, folder, args.beside)
+    if args.readme:
+        front_page.write_part(results, folder, args.readme)
     print(f"\nreport: {report}")

@@ -61,10 +61,10 @@ def _headroom(results: Results, rows: Sequence[Row]) -> list[Part]:
     header += [f"{name}, ours" for name in ("do nothing", "copied policy", "oracle (reference)", "oracle (search)")]
     budgets = []
     for k in ORIGINAL_BUDGETS:
-        theirs = next(row for row in original.ORACLE if row["k"] == k)
+        original_rate = next(row for row in original.ORACLE if row["k"] == k)
         for split in (row["split"] for row in original.HEADROOM):
             ours = [rate.get((oracle, split, k)) for oracle in ("oracle_reference", "oracle_search", "oracle_exact")]
-            budgets.append([split, str(k), percent(theirs[split]), *(percent(share) for share in ours)])
+            budgets.append([split, str(k), percent(original_rate[split]), *(percent(share) for share in ours)])
     said = (
         "`oracle (reference)` knows the reference and spends an edit on each field that is wrong; `oracle (search)` "
         "knows the targets only and tries edits with a beam, of which `oracle (exact)` is the part that leaves nothing "

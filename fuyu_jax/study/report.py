@@ -15,8 +15,6 @@ from fuyu_jax.runs.report_tables import ORACLE_MARK, data_table
 from fuyu_jax.runs.tables import write_atomically
 from fuyu_jax.runs.wording import between, points
 from fuyu_jax.study import beside_original, further, tables
-from fuyu_jax.study.packing import StudyData
-from fuyu_jax.study.plan import Plan
 from fuyu_jax.study.results import Results
 
 NAME = "fuyu_jax_report"
@@ -43,13 +41,12 @@ THREATS = (
 )
 
 
-def write_report(plan: Plan, data: StudyData, folder: Path, beside: Path | None = None) -> Path:
+def write_report(results: Results, folder: Path, beside: Path | None = None) -> Path:
     """Writes the report and its charts into a folder and returns the path of the Markdown file.
 
     `beside` has what was measured without the study's runs; see `further.sections`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    results = Results(plan, data)
     _draw(results, folder)
     document = make_document(results, further.sections(results, beside, folder) if beside else ())
     write_atomically(folder / f"{NAME}.html", page.render(document, folder).encode())

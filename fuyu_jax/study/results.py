@@ -8,6 +8,7 @@ from typing import Any
 from fuyu_jax.evaluate.metrics import COPIED_PHASE
 from fuyu_jax.gate import Panel, Study, Verdict, decide
 from fuyu_jax.gate.decision import CONTINUED
+from fuyu_jax.runs.settings import sees_oracle_labels
 from fuyu_jax.study.packing import Row, StudyData
 from fuyu_jax.study.plan import SHUFFLED, Plan
 
@@ -51,8 +52,9 @@ class Results:
         return self.data.about(self.runs(regime, cell)[0])
 
     def sees_oracle(self, regime: str, cell: str) -> bool:
-        """Whether a cell's arm learned from the oracle in more than the demonstrations."""
-        return bool(self.about(regime, cell)["oracle_labels"])
+        """Whether a cell's arm learns from the oracle in more than the demonstrations, be it run already or not."""
+        planned = next(run for run in self.plan.runs if (run.regime, run.cell) == (regime, cell))
+        return sees_oracle_labels(planned.settings.to_dict())
 
     @functools.cache  # noqa: B019 (lives as long as the report is made)
     def panel(self, regime: str, cell: str, copied: bool = False) -> Panel | None:

@@ -31,7 +31,7 @@ def policies(results: Results, regime: str) -> Table:
         rows.append(
             [_title(results, regime, cell), str(len(updated.seeds)), _spread(copied), _spread(updated)]
             + [points(change.difference), between(change.low, change.high), percent(float(updated.false_stop.mean()))]
-            + [_kept(updated), percent(results.metric(regime, cell, "valid_edit_rate", **where))]
+            + [kept(updated), percent(results.metric(regime, cell, "valid_edit_rate", **where))]
             + [number(results.metric(regime, cell, "mean_steps", **where))]
         )
     note = (
@@ -126,5 +126,6 @@ def _spread(panel: Panel) -> str:
     return percent(sum(shares) / len(shares)) + ("" if std is None else f" ± {100 * std:.1f}")
 
 
-def _kept(panel: Panel) -> str:
+def kept(panel: Panel) -> str:
+    """The share of tasks solved at their start that are so in the end, or nothing where there are none."""
     return percent(float(panel.solved[:, panel.start_solved].mean())) if panel.start_solved.any() else ""
