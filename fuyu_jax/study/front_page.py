@@ -54,20 +54,8 @@ def _arms(results: Results, regime: str) -> Table:
             change = bootstrap_t(difference(updated, control.of_seeds(updated.seeds)))
             against = [points(change.difference), between(change.low, change.high)]
         stops = percent(float(updated.false_stop.mean()))
+        verdict = verdicts[cell].result if cell in verdicts else ""
         name = marked(cell, results.sees_oracle(regime, cell))
-        rows.append([name, str(len(updated.seeds)), *shares, *against, stops, _gate(verdicts, cell)])
-    header = [
-        "cell",
-        "seeds",
-        "copied",
-        "updated",
-        f"against {CONTINUED}, points",
-        "95 % interval",
-        "false STOP",
-        "gate",
-    ]
-    return Table(header, rows)
-
-
-def _gate(verdicts: dict, cell: str) -> str:
-    return verdicts[cell].result if cell in verdicts else ""
+        rows.append([name, str(len(updated.seeds)), *shares, *against, stops, tables.kept(updated), verdict])
+    header = ["cell", "seeds", "copied", "updated", f"against {CONTINUED}, points", "95 % interval"]
+    return Table([*header, "false STOP", "kept solved", "gate"], rows)
