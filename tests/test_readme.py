@@ -7,6 +7,10 @@ from pathlib import Path
 from fuyu_jax.qwen3 import memory
 from fuyu_jax.runs.marked import marks
 from fuyu_jax.runs.pooling import README_PART, pooled_table
+from fuyu_jax.study import front_page
+from fuyu_jax.study.packing import StudyData
+from fuyu_jax.study.plan import read_plan
+from fuyu_jax.study.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -29,6 +33,12 @@ def test_the_table_is_that_of_the_committed_runs():
     pooled = json.loads((ROOT / "reports/pilot.json").read_text())
     assert part_of_readme(README_PART) == pooled_table(pooled)
     assert pooled_table(pooled) in (ROOT / "reports/pilot.md").read_text()
+
+
+def test_the_study_is_that_of_the_committed_data():
+    folder = ROOT / "reports" / "study"
+    results = Results(read_plan(ROOT / "experiments" / "study.toml"), StudyData.read(folder))
+    assert part_of_readme(front_page.README_PART) == front_page.part_text(results, folder, ROOT / "README.md")
 
 
 def test_the_memory_table_is_what_its_command_prints(capsys):
